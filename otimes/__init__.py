@@ -1,0 +1,62 @@
+"""otimes (for ⊗): the algebra of transformer circuits, on symbols and on real weights."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otimes.algebra import (
+        Architecture,
+        Id,
+        PathSum,
+        PathTerm,
+        pattern,
+        tensor,
+        vector,
+        weight,
+    )
+    from otimes.bridge import Model, Run, load, shipped, verify
+    from otimes.errors import OtimesError
+    from otimes.results import Certificate
+
+_HOMES = {
+    "otimes.algebra": (
+        "Architecture", "Id", "PathSum", "PathTerm", "pattern", "tensor", "vector", "weight",
+    ),
+    "otimes.bridge": ("Model", "Run", "load", "shipped", "verify"),
+    "otimes.errors": ("OtimesError",),
+    "otimes.results": ("Certificate",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__version__ = version("otimes")
+__all__ = [
+    "Architecture",
+    "Certificate",
+    "Id",
+    "Model",
+    "OtimesError",
+    "PathSum",
+    "PathTerm",
+    "Run",
+    "load",
+    "pattern",
+    "shipped",
+    "tensor",
+    "vector",
+    "verify",
+    "weight",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its package when it is first used: ``import otimes`` stays light."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'otimes' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

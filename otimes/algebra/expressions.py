@@ -1,0 +1,325 @@
+"""Expressions: named factors, and their sums, products, tensor products, transposes and multiples.
+
+Nodes are immutable and hashable, operators build one node each and check its type; nothing is
+rewritten when built. As with any left-associative operator ``a + b + c`` is one sum of three and
+``a + (b + c)`` a sum of two, and likewise for ``@``.
+
+>>> from otimes.algebra import Id, pattern, tensor, weight
+>>> A1, A2 = pattern("A1"), pattern("A2")
+>>> W1, W2 = weight("W1", "d_model", "d_model"), weight("W2", "d_model", "d_model")
+>>> product = tensor(A2, W2) @ tensor(A1, W1)
+>>> print(product)
+(A2 ⊗ W2)(A1 ⊗ W1)
+>>> eval(repr(product)) == product
+True
+>>> weight("W_U", "vocab", "d_model") @ weight("W_O", "d_head", "vocab")
+Traceback (most recent call last):
+    ...
+otimes.errors.TypeMismatchError: the product W_U W_O does not fit: W_U is vocab <- d_model, W_O is d_head <- vocab. The domain of the left side must be the codomain of the right side
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import reduce
+from typing import ClassVar, Final, final
+from weakref import WeakValueDictionary
+
+from otimes.algebra.types import OPEN, POS, Type, compose, unify
+from otimes.errors import TypeMismatchError
+
+_LABEL = re.compile(r"[\w.]*")
+
+
+class Expr:
+    """The base of all nodes: a linear map of a known type.
+
+    Equality is that of structure; two expressions of equal value may differ.
+    """
+
+    __slots__: tuple[str, ...] = ("__weakref__", "_hash", "_key", "type")
+    type: Type
+    _key: tuple[object, ...]
+    _hash: int
+
+    def _set(self, type_: Type, *key: object) -> None:
+        object.__setattr__(self, "type", type_)
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash((type(self), *key)))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; {name!r} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Expr)
+            and type(self) is type(other)
+            and self._hash == other._hash
+            and self._key == other._key
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return type(self), self._key
+
+    def __matmul__(self, other: Expr) -> Product:
+        left = self.args if isinstance(self, Product) else (self,)
+        return Product(*left, other)
+
+    def __add__(self, other: Expr) -> Sum:
+        left = self.args if isinstance(self, Sum) else (self,)
+        return Sum(*left, other)
+
+    def __sub__(self, other: Expr) -> Sum:
+        return self + Scaled(-1, other)
+
+    def __neg__(self) -> Scaled:
+        return Scaled(-1, self)
+
+    def __mul__(self, coefficient: int | Fraction) -> Scaled:
+        return Scaled(coefficient, self)
+
+    __rmul__ = __mul__
+
+    @property
+    def T(self) -> Transpose:  # noqa: N802 - the field writes W.T
+        """The transpose, as a node of its own."""
+        return Transpose(self)
+
+    def __repr__(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        from otimes.algebra.printing import text
+
+        return text(self)
+
+    @property
+    def latex(self) -> str:
+        """LaTeX in the paper's column convention, without dollar signs."""
+        from otimes.algebra.printing import latex
+
+        return latex(self)
+
+    def _repr_latex_(self) -> str:
+        return f"$\\displaystyle {self.latex}$"
+
+
+@final
+class Factor(Expr):
+    """A named linear map: a pattern, a weight, or an input.
+
+    ``label`` tells which component it belongs to: ``W_OV[1.4]`` has the name ``W_OV`` and the
+    label ``1.4``. Equal factors are one object.
+    """
+
+    __slots__ = ("label", "name")
+    name: str
+    label: str
+    _interned: ClassVar[WeakValueDictionary[tuple[str, str, Type], Factor]] = WeakValueDictionary()
+
+    def __new__(cls, name: str, type_: Type, label: str = "") -> Factor:
+        """Return the one factor of this name, type and label."""
+        known = cls._interned.get((name, label, type_))
+        if known is not None:
+            return known
+        if not name.isidentifier() or name == "Id" or not _LABEL.fullmatch(label):
+            raise TypeMismatchError(
+                f"{name!r} with label {label!r} cannot name a factor: a name is letters, digits "
+                "and _ (Id is taken), a label letters, digits and ."
+            )
+        self = super().__new__(cls)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "label", label)
+        self._set(type_, name, type_, label)
+        cls._interned[name, label, type_] = self
+        return self
+
+    def __repr__(self) -> str:
+        label = f", label={self.label!r}" if self.label else ""
+        slots = self.type.slots or ()
+        if slots == ((POS, POS),):
+            return f"pattern({self.name!r}{label})"
+        if len(slots) == 1 and slots[0] is not None:
+            return f"weight({self.name!r}, {slots[0][0]!r}, {slots[0][1]!r}{label})"
+        spaces = ", ".join(repr(slot[0]) for slot in slots if slot is not None)
+        return f"vector({self.name!r}, {spaces}{label})"
+
+
+@final
+class Identity(Expr):
+    """The identity on whatever it meets."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Build the identity; ``Id`` is the one to use."""
+        self._set(OPEN)
+
+    def __repr__(self) -> str:
+        return "Id"
+
+
+Id: Final = Identity()
+
+
+class _Nary(Expr):
+    __slots__ = ("args",)
+    args: tuple[Expr, ...]
+
+    def _fill(self, type_: Type, args: tuple[Expr, ...]) -> None:
+        object.__setattr__(self, "args", args)
+        self._set(type_, *args)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
+
+
+def _need(node: str, args: tuple[object, ...], least: int) -> None:
+    if len(args) < least or not all(isinstance(arg, Expr) for arg in args):
+        shown = ", ".join(str(arg) for arg in args)
+        raise TypeMismatchError(f"a {node} takes {least} or more expressions, not ({shown})")
+
+
+@final
+class Sum(_Nary):
+    """A sum of maps of one type."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Expr) -> None:
+        """Check that the addends share a type."""
+        _need("sum", args, 1)
+
+        def join(left: tuple[Type, Expr], right: Expr) -> tuple[Type, Expr]:
+            common = unify(left[0], right.type)
+            if common is None:
+                raise TypeMismatchError(
+                    f"the sum {left[1]} + {right} does not fit: {left[1]} is {left[0]}, "
+                    f"{right} is {right.type}. Addends need equal spaces on both sides",
+                    left[1],
+                    right,
+                )
+            return common, right
+
+        self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
+
+
+@final
+class Product(_Nary):
+    """A composition of maps; the later factor stands on the left."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Expr) -> None:
+        """Check that each domain is the next codomain."""
+        _need("product", args, 1)
+
+        def join(left: tuple[Type, Expr], right: Expr) -> tuple[Type, Expr]:
+            whole = compose(left[0], right.type)
+            if whole is None:
+                raise TypeMismatchError(
+                    f"the product {left[1]} {right} does not fit: {left[1]} is {left[1].type}, "
+                    f"{right} is {right.type}. "
+                    "The domain of the left side must be the codomain of the right side",
+                    left[1],
+                    right,
+                )
+            return whole, right
+
+        self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
+
+
+@final
+class Tensor(_Nary):
+    """A tensor product: one slot for each argument."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Expr) -> None:
+        """Check that each argument is a map of one slot."""
+        _need("tensor product", args, 2)
+        for arg in args:
+            if arg.type.slots is not None and len(arg.type.slots) != 1:
+                raise TypeMismatchError(
+                    f"a slot of a tensor product takes a map between single spaces; {arg} is "
+                    f"{arg.type}",
+                    arg,
+                )
+        self._fill(Type(tuple(a.type.slots[0] if a.type.slots else None for a in args)), args)
+
+    def __repr__(self) -> str:
+        return f"tensor({', '.join(map(repr, self.args))})"
+
+
+@final
+class Transpose(Expr):
+    """The transpose of a map."""
+
+    __slots__ = ("arg",)
+    arg: Expr
+
+    def __init__(self, arg: Expr) -> None:
+        """Build the transpose; any expression has one."""
+        _need("transpose", (arg,), 1)
+        object.__setattr__(self, "arg", arg)
+        self._set(arg.type.transposed, arg)
+
+    def __repr__(self) -> str:
+        return f"{self.arg!r}.T"
+
+
+@final
+class Scaled(Expr):
+    """An exact rational multiple of a map."""
+
+    __slots__ = ("arg", "coefficient")
+    arg: Expr
+    coefficient: Fraction
+
+    def __init__(self, coefficient: int | Fraction, arg: Expr) -> None:
+        """Take an int or a Fraction: floats are not exact and are refused."""
+        if isinstance(coefficient, bool) or not isinstance(coefficient, int | Fraction):
+            raise TypeMismatchError(
+                f"a coefficient is an int or a Fraction, not {coefficient!r}; "
+                "exact values keep sums exact"
+            )
+        _need("multiple", (arg,), 1)
+        object.__setattr__(self, "arg", arg)
+        object.__setattr__(self, "coefficient", Fraction(coefficient))
+        self._set(arg.type, Fraction(coefficient), arg)
+
+    def __repr__(self) -> str:
+        return f"Scaled({self.coefficient!r}, {self.arg!r})"
+
+
+def pattern(name: str, *, label: str = "") -> Factor:
+    """An attention pattern ``name: pos <- pos``."""
+    return Factor(name, Type.of((POS, POS)), label)
+
+
+def weight(name: str, codomain: str, domain: str, *, label: str = "") -> Factor:
+    """A weight matrix ``name: codomain <- domain``, in the order of a matrix's shape."""
+    return Factor(name, Type.of((codomain, domain)), label)
+
+
+def vector(name: str, *spaces: str, label: str = "") -> Factor:
+    """A vector in a tensor product of spaces, such as the tokens ``t`` in ``pos ⊗ vocab``."""
+    return Factor(name, Type(tuple((space, "1") for space in spaces)), label)
+
+
+def tensor(*args: Expr) -> Tensor:
+    """The tensor product ``A ⊗ W``; on ``x [pos, d_model]`` it acts as ``A x W^T``.
+
+    As a matrix on the row-major flattening of ``x`` it is ``kron(A, W)``
+    (Elhage et al. 2021, "Notation").
+    """
+    return Tensor(*args)

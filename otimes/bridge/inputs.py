@@ -1,0 +1,123 @@
+"""Prompts as token ids: text or ids, one sequence or a batch, padded where lengths differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from otimes.bridge.loading import Config, Tokenizer
+from otimes.errors import InputError
+
+Tokens = Sequence[int] | Sequence[Sequence[int]] | Tensor | np.ndarray
+"""Token ids ``[pos]`` or ``[batch, pos]``; sequences of different lengths are padded."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Ids ``[batch, pos]`` and which of them are real; ``mask`` None is all."""
+
+    tokens: Int[Tensor, "batch pos"]
+    mask: Bool[Tensor, "batch pos"] | None
+
+
+def from_text(text: str | Sequence[str], config: Config, tokenizer: Tokenizer) -> Prompt:
+    """Encode one text or several, with the beginning-of-sequence token first if there is one."""
+    texts = [text] if isinstance(text, str) else list(text)
+    start = [] if config.bos_token_id is None else [config.bos_token_id]
+    rows = list[list[int]]()
+    for one in texts:
+        if not isinstance(one, str):
+            raise InputError(f"a prompt is a text, not {type(one).__name__}; pass ids as tokens=…")
+        ids = tokenizer.encode(one)
+        if not ids and not start:
+            raise InputError("the prompt is empty: give a text of at least one token")
+        rows.append([*start, *ids])
+    return from_tokens(rows, config)
+
+
+def from_tokens(
+    tokens: Tokens, config: Config, mask: Tensor | np.ndarray | Sequence[object] | None = None
+) -> Prompt:
+    """Check ids and put them into one tensor; shorter sequences are padded on the right.
+
+    Args:
+        tokens: ids ``[pos]`` or ``[batch, pos]``; nothing is put in front of them.
+        config: the model's, for the range of ids and the context length.
+        mask: ``[batch, pos]``, False at padding, which may be left or right.
+
+    Raises:
+        InputError: for empty input, ids out of range or not integers, more tokens than the
+            context, or a mask that does not fit.
+    """
+    rows = _rows(tokens)
+    if not rows or not all(rows):
+        raise InputError("no tokens: give at least one token id")
+    for row in rows:
+        for position, token in enumerate(row):
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise InputError(f"token ids are integers; position {position} holds {token!r}")
+            if not 0 <= token < config.d_vocab:
+                raise InputError(
+                    f"token id {token} at position {position} is out of range: this model has ids "
+                    f"0 to {config.d_vocab - 1}"
+                )
+    longest = max(map(len, rows))
+    if longest > config.n_ctx:
+        raise InputError(
+            f"the prompt has {longest} tokens, but the model's context has {config.n_ctx}: "
+            f"leave out at least {longest - config.n_ctx}"
+        )
+    if len({len(row) for row in rows}) > 1:
+        if mask is not None:
+            raise InputError("a mask goes with sequences of equal length; pad them first")
+        padded = [row + [0] * (longest - len(row)) for row in rows]
+        real = [[True] * len(row) + [False] * (longest - len(row)) for row in rows]
+        return Prompt(torch.tensor(padded), torch.tensor(real))
+    return Prompt(torch.tensor(rows), _mask(mask, (len(rows), longest)))
+
+
+def _rows(tokens: Tokens) -> list[list[int]]:
+    if isinstance(tokens, Tensor | np.ndarray):
+        if tokens.ndim not in (1, 2):
+            raise InputError(f"tokens are [pos] or [batch, pos], not of {tokens.ndim} dimensions")
+        whole = (
+            not tokens.is_floating_point() and tokens.dtype != torch.bool
+            if isinstance(tokens, Tensor)
+            else np.issubdtype(tokens.dtype, np.integer)
+        )
+        if not whole:
+            raise InputError(f"token ids are integers, not {tokens.dtype}")
+        tokens = tokens.tolist()
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+        raise InputError(f"tokens are a list of ids, not {type(tokens).__name__}: {tokens!r:.40}")
+    rows = list(tokens)
+    if rows and all(isinstance(row, Sequence) and not isinstance(row, str) for row in rows):
+        return [[_integer(token) for token in row] for row in rows]  # type: ignore[union-attr]
+    return [[_integer(token) for token in rows]]
+
+
+def _integer(token: object) -> int:
+    """A plain int for numpy's integers; anything else goes on to be refused with its position."""
+    return int(token) if isinstance(token, np.integer) else token  # type: ignore[return-value]
+
+
+def _mask(
+    mask: Tensor | np.ndarray | Sequence[object] | None, shape: tuple[int, int]
+) -> Tensor | None:
+    if mask is None:
+        return None
+    real = torch.as_tensor(mask).bool()
+    real = real[None] if real.ndim == 1 else real
+    if tuple(real.shape) != shape:
+        raise InputError(f"the mask has the shape {list(real.shape)}, the tokens {list(shape)}")
+    if not bool(real.any(-1).all()):
+        raise InputError("a sequence of padding alone: every sequence needs a real token")
+    edges = real.int().diff(dim=-1)
+    if bool(((edges != 0).sum(-1) > (1 + (~real[:, 0] & ~real[:, -1]).int())).any()):
+        raise InputError("padding stands inside a sequence: put it on the left or on the right")
+    return None if bool(real.all()) else real

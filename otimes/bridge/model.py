@@ -1,0 +1,144 @@
+"""Loaded models: where they come from, what they are, and how they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from otimes.algebra import Architecture
+from otimes.bridge.inputs import Prompt, Tokens, from_text, from_tokens
+from otimes.bridge.loading import Config, NativeCheckpoint, Tokenizer, Weights, load_native
+from otimes.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from otimes.bridge.run import Run
+    from otimes.models.reference import Reference
+
+
+class Model:
+    """A checkpoint: its config, weights, symbols and tokenizer, and the module that judges it."""
+
+    def __init__(self, checkpoint: NativeCheckpoint) -> None:
+        """Wrap a loaded checkpoint; use :func:`load` to get one."""
+        self.path: Path = checkpoint.path
+        self.config: Config = checkpoint.config
+        self.weights: Weights = checkpoint.weights
+        self.tokenizer: Tokenizer = Tokenizer(checkpoint.tokenizer_path, checkpoint.config.d_vocab)
+        self._references: dict[torch.dtype, Reference] = {}
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The symbolic architecture; a bias is in it where its tensor is in the file."""
+        biases = {
+            f"{name}[{layer}]"
+            for layer, attention in enumerate(self.weights.layers)
+            for name in ("b_Q", "b_K", "b_V", "b_O")
+            if getattr(attention, name) is not None
+        }
+        if self.weights.b_U is not None:
+            biases.add("b_U")
+        return Architecture(
+            self.config.n_layers, self.config.n_heads, positions=self.config.positions, biases=biases
+        )
+
+    def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
+        """The judge: a plain torch module that reads the same file by itself."""
+        if dtype not in self._references:
+            from otimes.models.reference import load as load_reference
+
+            self._references[dtype] = load_reference(self.path, dtype)
+        return self._references[dtype]
+
+    def run(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        tokens: Tokens | None = None,
+        mask: Tensor | np.ndarray | Sequence[object] | None = None,
+    ) -> Run:
+        """Run the reference module and record what it did.
+
+        Args:
+            text: a prompt or several; the model's BOS is put in front.
+            tokens: ids ``[pos]`` or ``[batch, pos]`` instead; nothing is put in front.
+            mask: with ``tokens``: ``[batch, pos]``, False at padding, left or right.
+
+        Raises:
+            InputError: for input that the model cannot take.
+        """
+        from otimes.bridge.run import Run
+
+        return Run(self, self.prompt(text, tokens=tokens, mask=mask))
+
+    def prompt(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        tokens: Tokens | None = None,
+        mask: Tensor | np.ndarray | Sequence[object] | None = None,
+    ) -> Prompt:
+        """Check an input and turn it into ids, as :meth:`run` does."""
+        if (text is None) == (tokens is None):
+            raise InputError("give either a text or tokens=[…]")
+        if tokens is not None:
+            return from_tokens(tokens, self.config, mask)
+        if mask is not None:
+            raise InputError("a mask goes with tokens=…; texts are padded by themselves")
+        assert text is not None
+        return from_text(text, self.config, self.tokenizer)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"<Model {self.path.name}: {c.n_layers} layers × {c.n_heads} heads, d_model "
+            f"{c.d_model}, d_head {c.d_head}, context {c.n_ctx}, vocabulary {c.d_vocab}, "
+            f"positions {c.positions}, weights in {' and '.join(self.weights.dtypes)}>"
+        )
+
+
+def load(source: str | Path) -> Model:
+    """Load a model.
+
+    Args:
+        source: the name of a checkpoint that ships (see :func:`shipped`) or a folder with
+            ``config.json`` and ``model.safetensors``. A name wins over a folder of that name;
+            write ``./name`` for the folder.
+
+    Raises:
+        CheckpointError: if it is neither, or the files cannot be used; it says why.
+    """
+    if not isinstance(source, str | Path):
+        raise CheckpointError(
+            f"cannot load a {type(source).__name__}: give the name of a shipped checkpoint or a "
+            "folder with config.json and model.safetensors"
+        )
+    names = [str(card["name"]) for card in shipped()]
+    if isinstance(source, str) and source in names:
+        return Model(load_native(_shipped_folder() / source))
+    if not Path(source).exists():
+        raise CheckpointError(
+            f"no model {str(source)!r}: it is no folder here and no checkpoint that ships; those "
+            f"are {', '.join(names)}"
+        )
+    return Model(load_native(source))
+
+
+def shipped() -> list[dict[str, Any]]:
+    """The cards of the checkpoints that ship: name, path, data, recipe, losses, head scores."""
+    cards = list[dict[str, Any]]()
+    for path in sorted(_shipped_folder().glob("*/card.json")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        cards.append({"name": card["name"], "path": str(path.parent), **card})
+    return cards
+
+
+def _shipped_folder() -> Path:
+    return Path(str(files("otimes.models")))

@@ -1,0 +1,199 @@
+"""The recorded run: what a forward pass did, and exact sums over its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from otimes.algebra import Expr, Logits, PathSum, PathTerm
+from otimes.bridge.binding import Binding, Frozen, freeze, numbered
+from otimes.bridge.inputs import Prompt
+from otimes.bridge.model import Model
+from otimes.errors import InputError, LimitError
+from otimes.models.reference import Recording
+from otimes.numeric.paths import Readout, order_streams, path_logits
+
+MEMORY_BUDGET = 2 * 2**30
+"""Bytes that one result may take."""
+
+Path = str | PathTerm | PathSum | Logits
+
+
+class Run:
+    """One forward pass of the reference module, recorded, in float64.
+
+    Every tensor has a leading batch axis. Values of paths hold at this run's patterns.
+    """
+
+    def __init__(self, model: Model, prompt: Prompt) -> None:
+        """Record a run; ``model.run(…)`` is the way to get one."""
+        self.model = model
+        self.tokens: Int[Tensor, "batch pos"] = prompt.tokens
+        self.mask = prompt.mask
+        self._recordings: dict[torch.dtype, Recording] = {}
+
+    def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
+        """What the reference module did when it computed in ``dtype``."""
+        if dtype not in self._recordings:
+            with torch.no_grad():
+                self._recordings[dtype] = self.model.reference(dtype)(self.tokens, self.mask)
+        return self._recordings[dtype]
+
+    @property
+    def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        """The reference module's own logits."""
+        return self.recording().logits
+
+    def pattern(self, layer: int) -> Float[Tensor, "batch head dest src"]:
+        """The attention patterns of a layer: ``A[dest, src]``, rows sum to 1."""
+        return self.recording().patterns[self._layer(layer)]
+
+    def scores(self, layer: int) -> Float[Tensor, "batch head dest src"]:
+        """The attention scores of a layer before mask and softmax, attention scale applied."""
+        return self.recording().scores[self._layer(layer)]
+
+    def stream(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """The residual stream that block ``layer`` reads; ``n_layers`` is what is unembedded."""
+        last = self.model.config.n_layers
+        if not 0 <= layer <= last:
+            raise InputError(f"no stream {layer}: there are streams 0 to {last}")
+        return self.recording().streams[layer]
+
+    def _layer(self, layer: int) -> int:
+        layers = self.model.config.n_layers
+        if not 0 <= layer < layers:
+            raise InputError(f"no layer {layer}: the model has {layers}, counted from 0")
+        return layer
+
+    def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
+        """The model as linear operators with this run's patterns held fixed."""
+        return freeze(self.model, self.tokens, self.recording(dtype), dtype)
+
+    @cached_property
+    def _frozen(self) -> Frozen:
+        return self.frozen()
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The tensors of the symbols, for evaluating any expression on this run."""
+        return Binding(self.model, self.tokens, self.recording())
+
+    def evaluate(
+        self,
+        path: Path | Expr,
+        positions: int | Sequence[int] | None = None,
+        tokens: int | Sequence[int] | None = None,
+    ) -> Float[Tensor, "batch at out"]:
+        """The exact sum over all paths that ``path`` matches, at this run's patterns.
+
+        Args:
+            path: a literal path such as ``0.7 > 1.4`` (summed over its sources), ``direct``,
+                ``pos > 0.3``, or ``..`` for all paths, whose value is the logits; a term, or a set
+                of terms, of this model's expansion; or any expression from the input to the
+                logits.
+            positions: which positions, from 0 or from the end; None is all.
+            tokens: which token ids; None is the whole vocabulary.
+
+        Returns:
+            float64 ``[batch, positions, tokens]``, in logits.
+
+        Raises:
+            NotationError, UnknownComponentError: for a path that is not one of this model's.
+            InputError: for positions or tokens out of range.
+            LimitError: if the result would be larger than the memory budget.
+        """
+        at, out = self._positions(positions), self._token_ids(tokens)
+        self._check_memory(at, out)
+        if isinstance(path, Expr):
+            value = self.binding.evaluate(path)
+            value = value if at is None else value[:, at]
+            return value if out is None else value[..., out]
+        paths = self.paths(path)
+        frozen = self._frozen.model
+        if paths.count == self.model.architecture.logits.expand().count:
+            readout, total = Readout.of(frozen, at, out), None
+            for streams in order_streams(frozen):
+                total = sum(streams[1:], streams[0])
+            value = readout.logits(total, frozen)
+            return value if readout.b_U is None else value + readout.b_U
+        shape = (
+            len(self.tokens),
+            self.tokens.shape[1] if at is None else len(at),
+            self.model.config.d_vocab if out is None else len(out),
+        )
+        value = torch.zeros(shape, dtype=torch.float64)
+        for part in path_logits(frozen, map(numbered, paths.depth_first()), at, out):
+            value = value + part
+        return value
+
+    def terms(
+        self,
+        paths: Path = "..",
+        positions: int | Sequence[int] | None = None,
+        tokens: int | Sequence[int] | None = None,
+    ) -> Iterator[tuple[PathTerm, Float[Tensor, "batch at out"]]]:
+        """Each term of a sum with its value, lazily; terms that share a prefix share its work.
+
+        The arguments are those of :meth:`evaluate`; the order is depth first.
+        """
+        at, out = self._positions(positions), self._token_ids(tokens)
+        self._check_memory(at, out)
+        found = self.paths(paths)
+        values = path_logits(self._frozen.model, map(numbered, found.depth_first()), at, out)
+        return zip(found.depth_first(), values, strict=True)
+
+    def paths(self, path: Path) -> PathSum:
+        """The set of paths of this model that ``path`` names."""
+        architecture = self.model.architecture
+        if isinstance(path, PathTerm):
+            path = path.path if path.architecture == architecture else repr(path)
+        if isinstance(path, Logits):
+            path = path.expand()
+        if isinstance(path, PathSum):
+            if path.architecture != architecture:
+                raise InputError(
+                    f"these are paths of {path.architecture!r}, the model is {architecture!r}"
+                )
+            return path
+        return architecture.logits.expand().where(path)
+
+    def _positions(self, positions: int | Sequence[int] | None) -> list[int] | None:
+        length = self.tokens.shape[1]
+        return _indices(positions, length, "position", negative=True)
+
+    def _token_ids(self, tokens: int | Sequence[int] | None) -> list[int] | None:
+        return _indices(tokens, self.model.config.d_vocab, "token id", negative=False)
+
+    def _check_memory(self, positions: list[int] | None, tokens: list[int] | None) -> None:
+        at = self.tokens.shape[1] if positions is None else len(positions)
+        out = self.model.config.d_vocab if tokens is None else len(tokens)
+        size = 8 * len(self.tokens) * at * out
+        if size > MEMORY_BUDGET:
+            raise LimitError(
+                f"the result would take {size / 2**30:.1f} GiB, more than the budget of "
+                f"{MEMORY_BUDGET / 2**30:.0f} GiB; choose positions= or tokens=",
+                size,
+                MEMORY_BUDGET,
+            )
+
+    def __repr__(self) -> str:
+        batch, length = self.tokens.shape
+        return f"<Run of {self.model.path.name} on {batch} × {length} tokens>"
+
+
+def _indices(
+    chosen: int | Sequence[int] | None, size: int, what: str, *, negative: bool
+) -> list[int] | None:
+    if chosen is None:
+        return None
+    found = list[int]()
+    for index in [chosen] if isinstance(chosen, int) else chosen:
+        if isinstance(index, bool) or not -size * negative <= index < size:
+            lowest = -size if negative else 0
+            raise InputError(f"{what} {index} is out of range: {lowest} to {size - 1}")
+        found.append(int(index) % size)
+    return found

@@ -1,0 +1,54 @@
+"""Every error that otimes raises on purpose: one base class, few kinds, each carrying its data.
+
+A message says what failed, shows both sides where there are two, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class OtimesError(Exception):
+    """The base of all errors of otimes; the command line turns it into ``error: …`` and exit 2."""
+
+
+class TypeMismatchError(OtimesError):
+    """A product, sum or tensor product whose spaces do not fit; ``left`` and ``right`` are shown."""
+
+    def __init__(self, message: str, left: object = None, right: object = None) -> None:
+        super().__init__(message)
+        self.left, self.right = left, right
+
+
+class NotationError(OtimesError):
+    """A text that does not parse; ``position`` is the offending character's index in ``text``."""
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(f"{message}\n  {text}\n  {' ' * position}^")
+        self.text, self.position = text, position
+
+
+class UnknownComponentError(OtimesError):
+    """A head, source or symbol that the architecture does not have; ``name`` is what was asked."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class LimitError(OtimesError):
+    """More than a stated limit: ``count`` is what it would take, ``limit`` what is allowed."""
+
+    def __init__(self, message: str, count: int, limit: int) -> None:
+        super().__init__(message)
+        self.count, self.limit = count, limit
+
+
+class CheckpointError(OtimesError):
+    """Weights that cannot be used: missing, truncated, hostile, of the wrong shape, not finite."""
+
+
+class InputError(OtimesError):
+    """Tokens, text, positions or options that the model cannot take."""
+
+
+class UnsupportedError(OtimesError):
+    """Something well-formed that otimes does not do; the message names what it does instead."""

@@ -1,0 +1,216 @@
+"""The certificate: how a verification ended, with every error beside its bound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otimes.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: the largest absolute error beside its bound, in the unit of what it is.
+
+    Where an error exceeds its bound, the pair is that of the place where it does so most.
+    """
+
+    max_abs_error: float
+    bound: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class BlockCheck(Check):
+    """The check of one step: ``embed``, ``0.attn``, …, ``unembed``."""
+
+    block: str
+
+
+@dataclass(frozen=True)
+class ExactCheck:
+    """Rational arithmetic: the largest difference, an exact fraction as text, over ``tokens``."""
+
+    difference: str
+    tokens: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is exactly zero."""
+        return self.difference == "0"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Whether the sum over paths is the model's own forward pass.
+
+    Attributes:
+        model: the name of the checkpoint.
+        tokens: the ids that were run, ``[batch][pos]``.
+        dtype: what both sides computed in.
+        paths: the exact number of paths of the model.
+        method: ``enumerated`` (each path by itself) or ``by order`` (grouped by number of heads).
+        checked: what was compared, in words.
+        blocks: the judge's steps: input and exact components against its output.
+        terms: the engine's steps: what its path terms wrote against exact components.
+        scores: the sums of score terms against the recorded scores before the softmax.
+        logits: the sum over paths against the judge's logits, in logits.
+        largest_logit: the largest absolute logit; a bound above ``vacuous_above`` times this says
+            nothing and does not hold.
+        frozen: what was held fixed.
+        unused_parameters: tensors of the file that the model does not have.
+        exact: the rational verification, or None.
+        reasons: why it does not hold; empty when it does.
+    """
+
+    model: str
+    tokens: tuple[tuple[int, ...], ...]
+    dtype: str
+    paths: int
+    method: str
+    checked: tuple[str, ...]
+    blocks: tuple[BlockCheck, ...]
+    terms: tuple[BlockCheck, ...]
+    scores: Check
+    logits: Check
+    largest_logit: float
+    vacuous_above: float
+    frozen: tuple[str, ...]
+    unused_parameters: tuple[str, ...]
+    exact: ExactCheck | None
+    reasons: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds and the bound says something."""
+        return not self.reasons
+
+    @property
+    def max_abs_error(self) -> float:
+        """The largest difference between the sum over paths and the model's logits."""
+        return self.logits.max_abs_error
+
+    @property
+    def bound(self) -> float:
+        """The rigorous bound on that difference."""
+        return self.logits.bound
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``otimes verify --json`` prints."""
+        shown = {
+            "holds": self.holds,
+            "model": self.model,
+            "tokens": list(self.tokens[0]) if len(self.tokens) == 1 else [*map(list, self.tokens)],
+            "dtype": self.dtype,
+            "paths": str(self.paths),
+            "method": self.method,
+            "checked": list(self.checked),
+            "max_abs_error": self.max_abs_error,
+            "bound": self.bound,
+            "largest_logit": self.largest_logit,
+            "blocks": [_pair(check, block=check.block) for check in self.blocks],
+            "terms": [_pair(check, block=check.block) for check in self.terms],
+            "scores": _pair(self.scores),
+            "identity": None,
+            "source_max_abs_error": None,
+            "source_tolerance": None,
+            "frozen": list(self.frozen),
+            "unused_parameters": list(self.unused_parameters),
+            "exact": None if self.exact is None else asdict(self.exact),
+        }
+        return shown if self.holds else {**shown, "reason": "; ".join(self.reasons)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the certificate as JSON; :meth:`load` reads it without the model."""
+        text = json.dumps(asdict(self), indent=1)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Certificate:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: if the file is not a saved certificate.
+        """
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            return Certificate(
+                **{
+                    **saved,
+                    "tokens": tuple(map(tuple, saved["tokens"])),
+                    "blocks": tuple(BlockCheck(**check) for check in saved["blocks"]),
+                    "terms": tuple(BlockCheck(**check) for check in saved["terms"]),
+                    "scores": Check(**saved["scores"]),
+                    "logits": Check(**saved["logits"]),
+                    "exact": None if saved["exact"] is None else ExactCheck(**saved["exact"]),
+                    **{
+                        name: tuple(saved[name])
+                        for name in ("checked", "frozen", "unused_parameters", "reasons")
+                    },
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is no saved certificate: {error}") from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row for each check: side, block, max_abs_error, bound, holds."""
+        import pandas
+
+        rows = [
+            *(("judge", check.block, check) for check in self.blocks),
+            *(("terms", check.block, check) for check in self.terms),
+            ("sum", "scores", self.scores),
+            ("sum", "logits", self.logits),
+        ]
+        return pandas.DataFrame(
+            [
+                {
+                    "side": side,
+                    "block": block,
+                    "max_abs_error": check.max_abs_error,
+                    "bound": check.bound,
+                    "holds": check.holds,
+                }
+                for side, block, check in rows
+            ]
+        )
+
+    def __repr__(self) -> str:
+        head = f"Certificate for {self.model}: " + ("holds" if self.holds else "DOES NOT HOLD")
+        lines = [
+            head,
+            "=" * len(head),
+            f"{self.paths:,} paths, {self.method}, in {self.dtype}",
+            *(f"checked  {line}" for line in self.checked),
+            *(f"frozen   {line}" for line in self.frozen),
+            "",
+            f"{'':24}{'error':>10}{'bound':>12}",
+            *(_row(f"block {check.block}", check) for check in self.blocks),
+            *(_row(f"terms {check.block}", check) for check in self.terms),
+            _row("scores", self.scores),
+            _row("logits", self.logits),
+            f"the largest logit is {self.largest_logit:.4g}",
+        ]
+        if self.exact is not None:
+            lines.append(
+                f"exact    difference {self.exact.difference} over {self.exact.tokens} tokens, "
+                "in rational arithmetic"
+            )
+        if self.unused_parameters:
+            lines.append(f"unused   {', '.join(self.unused_parameters)}")
+        lines += [f"reason   {reason}" for reason in self.reasons]
+        return "\n".join(lines)
+
+
+def _pair(check: Check, **more: str) -> dict[str, Any]:
+    return {**more, "max_abs_error": check.max_abs_error, "bound": check.bound}
+
+
+def _row(name: str, check: Check) -> str:
+    mark = "" if check.holds else "  <- exceeded"
+    return f"{name:24}{check.max_abs_error:10.2e} ≤ {check.bound:9.2e}{mark}"

@@ -1,0 +1,1 @@
+"""Plain numpy and rational computations by definition; they import nothing of otimes."""
