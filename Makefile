@@ -7,7 +7,7 @@ PYTHON ?= python3
 # installation page names it:  make TORCH_INDEX=ADDRESS venv
 TORCH_INDEX ?=
 # what `make demo` lets the model read
-PROMPT ?= Captain Ahab stood upon the deck, and the men looked at Captain
+PROMPT ?= Captain Peleg stood upon the deck, and the men looked at Captain Pe
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
         vector,
         weight,
     )
-    from otimes.bridge import Model, Run, load, shipped, verify
+    from otimes.bridge import Model, Run, load, logit_shares, verify
     from otimes.errors import OtimesError
-    from otimes.results import Certificate
+    from otimes.models import shipped
+    from otimes.results import Certificate, LogitShares
 
 _HOMES = {
     "otimes.algebra": (
         "Architecture", "Id", "PathSum", "PathTerm", "pattern", "tensor", "vector", "weight",
     ),
-    "otimes.bridge": ("Model", "Run", "load", "shipped", "verify"),
+    "otimes.bridge": ("Model", "Run", "load", "logit_shares", "verify"),
     "otimes.errors": ("OtimesError",),
-    "otimes.results": ("Certificate",),
+    "otimes.models": ("shipped",),
+    "otimes.results": ("Certificate", "LogitShares"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -36,12 +38,14 @@ __all__ = [
     "Architecture",
     "Certificate",
     "Id",
+    "LogitShares",
     "Model",
     "OtimesError",
     "PathSum",
     "PathTerm",
     "Run",
     "load",
+    "logit_shares",
     "pattern",
     "shipped",
     "tensor",

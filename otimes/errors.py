@@ -11,7 +11,7 @@ class OtimesError(Exception):
 
 
 class TypeMismatchError(OtimesError):
-    """A product, sum or tensor product whose spaces do not fit; ``left`` and ``right`` are shown."""
+    """A product, sum or tensor product whose spaces do not fit: of ``left`` and ``right``."""
 
     def __init__(self, message: str, left: object = None, right: object = None) -> None:
         super().__init__(message)

@@ -117,3 +117,8 @@ def write_checkpoint(
 def _stored(value: np.ndarray, dtype: str) -> torch.Tensor:
     # in C order: safetensors writes the memory as it lies
     return torch.from_numpy(np.array(value, order="C")).to(getattr(torch, dtype))
+
+
+def in_short(value: object) -> str:
+    """Name a parameter of a test by the start of it: some are megabytes long."""
+    return ascii(value)[:40]

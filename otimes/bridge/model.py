@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from otimes.algebra import Architecture
 from otimes.bridge.inputs import Prompt, Tokens, from_text, from_tokens
 from otimes.bridge.loading import Config, NativeCheckpoint, Tokenizer, Weights, load_native
 from otimes.errors import CheckpointError, InputError
+from otimes.models import folder, shipped
 
 if TYPE_CHECKING:
     from otimes.bridge.run import Run
@@ -46,7 +45,10 @@ class Model:
         if self.weights.b_U is not None:
             biases.add("b_U")
         return Architecture(
-            self.config.n_layers, self.config.n_heads, positions=self.config.positions, biases=biases
+            self.config.n_layers,
+            self.config.n_heads,
+            positions=self.config.positions,
+            biases=biases,
         )
 
     def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
@@ -108,7 +110,7 @@ def load(source: str | Path) -> Model:
     """Load a model.
 
     Args:
-        source: the name of a checkpoint that ships (see :func:`shipped`) or a folder with
+        source: the name of a checkpoint that ships (see ``otimes.shipped()``) or a folder with
             ``config.json`` and ``model.safetensors``. A name wins over a folder of that name;
             write ``./name`` for the folder.
 
@@ -122,23 +124,10 @@ def load(source: str | Path) -> Model:
         )
     names = [str(card["name"]) for card in shipped()]
     if isinstance(source, str) and source in names:
-        return Model(load_native(_shipped_folder() / source))
+        return Model(load_native(folder(source)))
     if not Path(source).exists():
         raise CheckpointError(
             f"no model {str(source)!r}: it is no folder here and no checkpoint that ships; those "
             f"are {', '.join(names)}"
         )
     return Model(load_native(source))
-
-
-def shipped() -> list[dict[str, Any]]:
-    """The cards of the checkpoints that ship: name, path, data, recipe, losses, head scores."""
-    cards = list[dict[str, Any]]()
-    for path in sorted(_shipped_folder().glob("*/card.json")):
-        card = json.loads(path.read_text(encoding="utf-8"))
-        cards.append({"name": card["name"], "path": str(path.parent), **card})
-    return cards
-
-
-def _shipped_folder() -> Path:
-    return Path(str(files("otimes.models")))

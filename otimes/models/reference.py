@@ -48,18 +48,24 @@ def _empty(*shape: int) -> nn.Parameter:
 
 
 class Embed(nn.Module):
+    """``W_E [d_vocab, d_model]``."""
+
     def __init__(self, d_vocab: int, d_model: int) -> None:
         super().__init__()
         self.W_E = _empty(d_vocab, d_model)
 
 
 class PositionEmbed(nn.Module):
+    """``W_pos [n_ctx, d_model]``."""
+
     def __init__(self, n_ctx: int, d_model: int) -> None:
         super().__init__()
         self.W_pos = _empty(n_ctx, d_model)
 
 
 class Unembed(nn.Module):
+    """``W_U [d_model, d_vocab]`` and, where it exists, ``b_U [d_vocab]``."""
+
     def __init__(self, d_model: int, d_vocab: int, bias: bool) -> None:
         super().__init__()
         self.W_U = _empty(d_model, d_vocab)
@@ -108,6 +114,8 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer."""
+
     def __init__(self, config: dict[str, Any], biases: frozenset[str]) -> None:
         super().__init__()
         self.attn = Attention(config, biases)
@@ -173,13 +181,11 @@ class Reference(nn.Module):
             all_patterns.append(pattern)
         logits = x @ self.unembed.W_U
         logits = logits if self.unembed.b_U is None else logits + self.unembed.b_U
-        return Recording(
-            logits, tuple(all_scores), tuple(all_patterns), tuple(streams), positions
-        )
+        return Recording(logits, tuple(all_scores), tuple(all_patterns), tuple(streams), positions)
 
 
 def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:
-    """Read ``config.json`` and ``model.safetensors`` of a native checkpoint, weights in ``dtype``."""
+    """Read a native checkpoint: ``config.json`` and ``model.safetensors``, as ``dtype``."""
     folder = Path(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     state = load_file(folder / "model.safetensors")

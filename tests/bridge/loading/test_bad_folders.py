@@ -12,7 +12,7 @@ import torch
 
 from otimes.bridge.loading import files, load_native
 from otimes.errors import CheckpointError, UnsupportedError
-from tests.factory import make_checkpoint, write_checkpoint
+from tests.factory import in_short, make_checkpoint, write_checkpoint
 
 
 def refused(folder: Path | str, message: str) -> None:
@@ -39,7 +39,7 @@ def test_a_path_below_a_file(folder: Path):
     refused(folder / "config.json" / "x", r"is a file, not a folder: give the folder")
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000], ids=in_short)
 def test_a_name_that_no_folder_can_have(tmp_path: Path, name: str):
     refused(tmp_path / name, r"the folder '.*' cannot be read \(.*\): check the path")
 
@@ -129,6 +129,7 @@ def test_a_file_that_may_not_be_read(folder: Path, name: str, monkeypatch: pytes
         ),
         (b"{}", r"config\.json' has no format"),
     ],
+    ids=in_short,
 )
 def test_a_config_that_is_no_config(folder: Path, data: bytes, message: str):
     (folder / "config.json").write_bytes(data)

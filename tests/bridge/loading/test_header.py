@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otimes.bridge.loading import Weights, load_native
 from otimes.bridge.loading.header import MAX_HEADER_BYTES, Entry, read_header
 from otimes.errors import CheckpointError
-from tests.factory import make_checkpoint
+from tests.factory import in_short, make_checkpoint
 
 F32 = {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}
 
@@ -186,6 +186,7 @@ def test_a_missing_file(file: Path):
         (packed({"a\n\u202e" + "x" * 500: 1}), r"entry 'a\\n\\u202ex+\.\.\.x+' must have dtype"),
         (packed(b'{"\\ud800": 1}'), r"entry '\\ud800' must have dtype"),
     ],
+    ids=in_short,
 )
 def test_a_bad_header(file: Path, content: bytes, message: str):
     refused(file, content, message)

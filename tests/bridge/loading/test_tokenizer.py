@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from otimes.bridge.loading import Tokenizer
 from otimes.bridge.loading.tokenizer import _BYTES
 from otimes.errors import CheckpointError, InputError
+from tests.factory import in_short
 
 BOS = "<|bos|>"
 TEXT = "The sea was calm. The sea was wide — “calm”, said the captain,\n\tand naïve."
@@ -249,6 +250,7 @@ def panicking() -> bytes:
         b"", b"{", b"{}", b"[]", b"\xff\xfe", b"[" * 100_000, b"\0" * 50, panicking(),
         b'{"model": {"type": "Unheard"}}', byte_level().to_str()[:-50].encode(),
     ],
+    ids=in_short,
 )  # fmt: skip
 def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: bytes):
     (tmp_path / "tokenizer.json").write_bytes(content)

@@ -1,0 +1,156 @@
+"""Reports in the terminal. Token texts come from files: they are shown as text, never as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from otimes.results import Certificate, Check, LogitShares
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column in right,
+            overflow="fold",
+        )
+    return table
+
+
+def _indented(body: Table | Text | Group) -> Padding:
+    return Padding(body, (0, 0, 1, 2))
+
+
+def _heading(text: str) -> Text:
+    return Text(text, style="bold cyan")
+
+
+def show_verification(
+    console: Console, certificate: Certificate, shares: LogitShares, pieces: Sequence[str]
+) -> None:
+    """Print the report of ``otimes verify``.
+
+    Args:
+        console: where to.
+        certificate: the outcome.
+        shares: the terms of the predicted logit.
+        pieces: the text of each token of the input.
+    """
+    console.print(_heading("Input"))
+    shown = Text()
+    for number, piece in enumerate(pieces):
+        shown.append(piece, style="reverse" if number % 2 else "")
+    console.print(_indented(shown))
+
+    console.print(_heading(f"Terms of the logit of {shares.text!r}"))
+    console.print(
+        Text(
+            f"  the model's prediction after the last token, with probability "
+            f"{shares.probability:.3f}; a constant over the vocabulary changes no probability,\n"
+            "  so the last column takes away each term's mean over the vocabulary",
+            style="dim",
+        )
+    )
+    numbers = ("logit", "share", "above mean")
+    table = _table("path", "term", *numbers, right=numbers)
+    for row in (*shares.shown, shares.rest, shares.total):
+        share = f"{row.value / shares.total.value:.1%}" if shares.total.value else "-"
+        last = row is shares.total
+        table.add_row(
+            Text(row.path, style="bold" if last else ""),
+            Text(row.term),
+            f"{row.value:+.4f}",
+            share,
+            f"{row.above_mean:+.4f}",
+            end_section=row is shares.rest,
+        )
+    console.print(_indented(table))
+
+    console.print(_heading("Certificate"))
+    checks = _table("check", "largest error", "bound", right=("largest error", "bound"))
+    rows: list[tuple[str, Check]] = [
+        *((f"model, {check.block}", check) for check in certificate.blocks),
+        *((f"terms, {check.block}", check) for check in certificate.terms),
+        ("attention scores", certificate.scores),
+        ("logits: sum of terms − model", certificate.logits),
+    ]
+    for name, check in rows:
+        style = "" if check.holds else "bold red"
+        checks.add_row(
+            Text(name, style=style),
+            Text(f"{check.max_abs_error:.2e}", style=style),
+            Text(f"{check.bound:.2e}", style=style),
+        )
+    console.print(_indented(checks))
+    _show_facts(console, certificate)
+    console.print(_verdict(certificate))
+
+
+def _show_facts(console: Console, certificate: Certificate) -> None:
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("paths", f"{certificate.paths:,}, {certificate.method}, in {certificate.dtype}")
+    for line in certificate.checked:
+        name, _, what = line.partition(": ")
+        facts.add_row(name, what)
+    for line in certificate.frozen:
+        facts.add_row("frozen", line)
+    if certificate.frozen:
+        facts.add_row("", "values of paths hold at these patterns; they are no causal effects")
+    if certificate.unused_parameters:
+        facts.add_row("unused", Text(", ".join(certificate.unused_parameters)))
+    if certificate.exact is not None:
+        facts.add_row(
+            "exact",
+            f"rational arithmetic over {certificate.exact.tokens} tokens: difference "
+            f"{certificate.exact.difference}",
+        )
+    console.print(_indented(facts))
+
+
+def _verdict(certificate: Certificate) -> Text:
+    if not certificate.holds:
+        text = Text("DOES NOT HOLD", style="bold red")
+        for reason in certificate.reasons:
+            text.append(f"\n  {reason}", style="red not bold")
+        return text
+    what = (
+        f"the {certificate.paths:,} terms add up to the model's logits"
+        if certificate.paths > 1
+        else "the one term is the model's logits"
+    )
+    return Text.assemble(
+        ("HOLDS", "bold green"),
+        f"  {what}:\n       largest error {certificate.max_abs_error:.1e}, "
+        f"bound {certificate.bound:.1e}, largest logit {certificate.largest_logit:.3g}",
+    )
+
+
+def show_models(console: Console, cards: Sequence[dict[str, Any]]) -> None:
+    """Print the report of ``otimes models``."""
+    numbers = ("validation loss", "second copy")
+    table = _table("name", "what it is", *numbers, right=numbers)
+    for card in cards:
+        table.add_row(
+            Text(card["name"], style="bold"),
+            Text(card["summary"]),
+            f"{card['validation_loss']:.3f}",
+            f"{card['second_copy_loss']:.3f}",
+        )
+    console.print(table)
+    console.print(
+        Text(
+            "Losses in nats per token: on held-out English, and on the second copy of repeated "
+            "random tokens. Each folder has a README.md: data, licence, recipe, seeds, heads.",
+            style="dim",
+        )
+    )
