@@ -46,6 +46,7 @@ from otimes.models.measure import head_scores, repeated_losses, stimulus, valida
 from otimes.models.reference import Block, Reference
 
 BOS = "<|bos|>"
+_COPIES = ("first_copy", "second_copy")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Recipe:
     n_layers: int
     repeated_one_in: int | None
     steps: int
+    candidates: int = 1
     batch: int = 16
     learning_rate: float = 3e-3
     betas: tuple[float, float] = (0.9, 0.99)
@@ -170,6 +172,11 @@ class Batches:
     def __init__(self, ids: np.ndarray, recipe: Recipe, seed: int) -> None:
         self.ids, self.recipe = ids, recipe
         self.random = np.random.default_rng(seed)
+        pairs = np.bincount(
+            ids[:-1] * recipe.d_vocab + ids[1:], minlength=recipe.d_vocab**2
+        ).reshape(recipe.d_vocab, recipe.d_vocab)
+        #: how surprising each token is after each other one, in nats
+        self.surprise = np.log((pairs.sum(1, keepdims=True) + 1) / (pairs + 1))
 
     def draw(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return tokens ``[batch, n_ctx]`` and weights ``[batch, n_ctx - 1]`` of the losses.
@@ -188,9 +195,27 @@ class Batches:
                 tokens[row, 1:] = np.resize(segment, length - 1)
                 weights[row, :period] = 0
             else:
-                start = int(self.random.integers(0, len(self.ids) - length))
-                tokens[row, 1:] = self.ids[start : start + length - 1]
+                candidates = self.recipe.candidates if row % 2 else 1
+                tokens[row, 1:] = self._window(length - 1, candidates)
         return torch.from_numpy(tokens), torch.from_numpy(weights)
+
+    def _window(self, length: int, candidates: int) -> np.ndarray:
+        """A random window of text: of several candidates, the one that repeats itself most."""
+        starts = self.random.integers(0, len(self.ids) - length, size=candidates)
+        windows = [self.ids[start : start + length] for start in starts]
+        return windows[0] if candidates == 1 else max(windows, key=self._repetition)
+
+    def _repetition(self, window: np.ndarray) -> float:
+        """The surprise of all pairs of neighbouring tokens that occurred earlier in the window.
+
+        Common pairs repeat anyway and bigram statistics foresee them; a rare pair that returns,
+        such as a name, can only be foreseen from the context.
+        """
+        pairs = window[:-1] * self.recipe.d_vocab + window[1:]
+        _, first = np.unique(pairs, return_index=True)
+        again = np.ones(len(pairs), dtype=bool)
+        again[first] = False
+        return float(self.surprise.ravel()[pairs[again]].sum())
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
@@ -225,7 +250,6 @@ def run(name: str, recipe: Recipe, seed: int, corpora: Path, work: Path) -> dict
     started, running = time.monotonic(), 0.0
     with (out / "log.csv").open("w", newline="") as file:
         log = csv.writer(file)
-        log.writerow(["step", "learning_rate", "loss", "first_copy", "second_copy", "seconds"])
         for step in range(recipe.steps):
             rate = learning_rate(step, recipe)
             for group in optimiser.param_groups:
@@ -242,13 +266,20 @@ def run(name: str, recipe: Recipe, seed: int, corpora: Path, work: Path) -> dict
             optimiser.step()
             running = loss.item() if step == 0 else 0.99 * running + 0.01 * loss.item()
             if step % 250 == 0 or step == recipe.steps - 1:
-                first, second = repeated_losses(
-                    model, stimulus(config, tokenizer, sequences=8, seed=1)
-                )
-                log.writerow(
-                    [step, f"{rate:.6f}", f"{running:.4f}", f"{first:.4f}", f"{second:.4f}",
-                     f"{time.monotonic() - started:.1f}"]
-                )  # fmt: skip
+                repeated = stimulus(config, tokenizer, sequences=8, seed=1)
+                heads = head_scores(model, repeated)
+                row = {
+                    "step": step,
+                    "learning_rate": f"{rate:.6f}",
+                    "loss": f"{running:.4f}",
+                    **dict(zip(_COPIES, repeated_losses(model, repeated), strict=True)),
+                    "previous_token": max(head["previous_token"] for head in heads),
+                    "induction": max(head["induction"] for head in heads),
+                    "seconds": f"{time.monotonic() - started:.1f}",
+                }
+                if step == 0:
+                    log.writerow(row)
+                log.writerow(row.values())
                 file.flush()
 
     state = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
@@ -288,8 +319,9 @@ def main() -> None:
     train = commands.add_parser("run", help="train one seed")
     train.add_argument("name", choices=RECIPES)
     train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--steps", type=int, help="instead of the recipe's")
-    train.add_argument("--embed-scale", type=float, help="instead of the recipe's")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="instead of the recipe's"
+    )
     train.add_argument("--corpora", type=Path, required=True)
     train.add_argument("--work", type=Path, required=True)
     train.add_argument("--threads", type=int, default=1)
@@ -303,11 +335,7 @@ def main() -> None:
         return
     torch.set_num_threads(options.threads)
     recipe = RECIPES[options.name]
-    changes = {
-        key: value
-        for key, value in (("steps", options.steps), ("embed_scale", options.embed_scale))
-        if value is not None
-    }
+    changes = {name: json.loads(value) for name, value in (c.split("=") for c in options.set)}
     recipe = Recipe(**{**asdict(recipe), **changes})
     print(json.dumps(run(options.name, recipe, options.seed, options.corpora, options.work)))
 
