@@ -1,7 +1,7 @@
 """The sum over paths: the logits expanded into named terms, lazily, with counts in closed form.
 
 Distributing ``(Id ⊗ W_U) Π_l (Id + Σ_h A ⊗ W_OV) (Id ⊗ W_E)`` and applying the mixed-product
-property gives one term for each choice of at most one head in each layer:
+property gives one term for each choice of at most one component in each block:
 
 >>> from otimes.algebra import Architecture
 >>> paths = Architecture(layers=2, heads=1).logits.expand()
@@ -14,7 +14,7 @@ embed > 0.0          head     A[0.0] ⊗ W_U W_OV[0.0] W_E
 embed > 1.0          head     A[1.0] ⊗ W_U W_OV[1.0] W_E
 embed > 0.0 > 1.0    virtual  A[1.0] A[0.0] ⊗ W_U W_OV[1.0] W_OV[0.0] W_E
 
-The count is Σ over sources of Π over later blocks of (1 + heads), known without enumerating:
+The count is Σ over sources of Π over later blocks of (1 + components), known without enumerating:
 
 >>> Architecture(layers=100, heads=100).logits.expand().count == 101**100
 True
@@ -26,114 +26,29 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
+from math import floor, log10
 
-from otimes.algebra.architecture import W_U, Architecture, Head, Source, attention, ov
-from otimes.algebra.expressions import Expr, Id, Product, tensor
-from otimes.algebra.literal import Selection, parse_literal, reaches, write_path
+from otimes.algebra.architecture import Architecture, Component, Neuron, Source
+from otimes.algebra.literal import Selection, parse_literal, reaches
+from otimes.algebra.terms import PathTerm
 from otimes.errors import LimitError, UnknownComponentError
+
+__all__ = ["DEFAULT_LIMIT", "PathSum", "PathTerm"]
 
 DEFAULT_LIMIT = 10_000
 
-
-class PathTerm:
-    """One path from a source through heads to the logits, and its ``A ⊗ W``.
-
-    ``heads`` are in reading order, earliest first. Words are built when asked for.
-    """
-
-    __slots__ = ("architecture", "heads", "source")
-
-    def __init__(self, architecture: Architecture, source: Source, heads: tuple[Head, ...]) -> None:
-        """Name a path; whether it is one is checked by ``PathSum`` and not here."""
-        self.architecture = architecture
-        self.source = source
-        self.heads = heads
-
-    @property
-    def path(self) -> str:
-        """The path with its source, such as ``embed > 0.7 > 1.4``."""
-        return write_path(self.source, self.heads)
-
-    @property
-    def short_path(self) -> str:
-        """The path without its source where the model has no other."""
-        only = len(self.architecture.sources) == 1
-        return write_path(None if only else self.source, self.heads)
-
-    @property
-    def order(self) -> int:
-        """The number of attention heads on the path."""
-        return len(self.heads)
-
-    @property
-    def kind(self) -> str:
-        """``direct``, ``head`` (one head) or ``virtual`` (two or more)."""
-        return ("direct", "head")[self.order] if self.order < 2 else "virtual"
-
-    @property
-    def pattern(self) -> Expr:
-        """The pattern word, ``A[1.4] A[0.7]``; ``Id`` for a direct path."""
-        return _word([attention(head) for head in reversed(self.heads)])
-
-    @property
-    def weight(self) -> Expr:
-        """The weight word from the source to the logits, ``W_U W_OV[1.4] W_OV[0.7] W_E``."""
-        if self.source.name == "bias[unembed]":
-            return self.source.weight[0]
-        inner = self.heads if self.source.head is None else self.heads[1:]
-        return _word([W_U, *(ov(head) for head in reversed(inner)), *self.source.weight])
-
-    @property
-    def operator(self) -> Expr:
-        """``pattern ⊗ weight``."""
-        return tensor(self.pattern, self.weight)
-
-    @property
-    def expression(self) -> Expr:
-        """The term as it stands in the sum: applied to its input where there are several."""
-        if len(self.architecture.sources) == 1:
-            return self.operator
-        return Product(self.operator, self.source.input)
-
-    @property
-    def latex(self) -> str:
-        """LaTeX of ``pattern ⊗ weight``."""
-        return self.operator.latex
-
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
-
-    def __str__(self) -> str:
-        return str(self.operator)
-
-    def __repr__(self) -> str:
-        return f"{self.architecture!r}.logits.expand()[{self.path!r}]"
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, PathTerm)
-            and self.heads == other.heads
-            and self.source == other.source
-            and self.architecture == other.architecture
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.heads, self.source.name))
-
-
-def _word(factors: list[Expr]) -> Expr:
-    if not factors:
-        return Id
-    return factors[0] if len(factors) == 1 else Product(*factors)
+_Group = tuple[int, list[Component]]
+"""The number of a block, and its heads or its neurons."""
 
 
 @dataclass(frozen=True)
 class PathSum:
     """A set of paths of an architecture: lazy, with its exact size.
 
-    Iteration is by order, then by source, then by layer and head, and always the same.
-    ``only_order`` and ``selection`` narrow it; use ``order`` and ``where`` rather than these.
+    Iteration is by order (the number of heads), then by source, then by the number of neurons, by
+    layer and by head, and always the same. ``only_order`` and ``selection`` narrow it; use
+    ``order`` and ``where`` rather than these.
     """
 
     architecture: Architecture
@@ -153,16 +68,22 @@ class PathSum:
         return self.architecture.sources if self.selection is None else self.selection.sources
 
     @cached_property
-    def _fixed(self) -> tuple[Head, ...] | None:
-        return None if self.selection is None else self.selection.heads
+    def _fixed(self) -> tuple[Component, ...] | None:
+        return None if self.selection is None else self.selection.components
 
     @cached_property
     def _later(self) -> list[list[int]]:
-        """``_later[l][k]``: the ways to choose k heads in different layers from l on."""
+        """``_later[b][k]``: the ways through the blocks from b on with k heads.
+
+        The coefficients of ``Π (1 + neurons + heads z)`` over these blocks.
+        """
         ways = [[1]]
-        for heads in reversed(self.architecture.heads):
-            last = [*ways[-1], 0]
-            ways.append([last[k] + (heads * last[k - 1] if k else 0) for k in range(len(last))])
+        for block in reversed(self.architecture.blocks):
+            last = [*ways[-1], 0] if block.heads else ways[-1]
+            stay = 1 + block.neurons
+            ways.append(
+                [stay * n + (block.heads * last[k - 1] if k else 0) for k, n in enumerate(last)]
+            )
         return ways[::-1]
 
     @cached_property
@@ -170,15 +91,18 @@ class PathSum:
         """How many of the paths have 0, 1, 2, … heads."""
         counts = [0] * (self.architecture.layers + 1)
         if self._fixed is not None:
-            counts[len(self._fixed)] = len(self._sources)
+            counts[_order(self._fixed)] = len(self._sources)
         else:
             for source in self._sources:
                 first = 0 if source.head is None else 1
-                for k, ways in enumerate(self._later[source.entry]):
+                for k, ways in enumerate(self._ways(source)):
                     counts[first + k] += ways
         if self.only_order is not None:
             counts = [n if k == self.only_order else 0 for k, n in enumerate(counts)]
         return tuple(counts)
+
+    def _ways(self, source: Source) -> list[int]:
+        return self._later[source.entry] if source.joins == "stream" else [1]
 
     @property
     def count(self) -> int:
@@ -187,10 +111,13 @@ class PathSum:
 
     @property
     def head_words(self) -> int:
-        """The number of different sequences of heads, sources not distinguished."""
+        """The number of different sequences of heads, sources and neurons not distinguished."""
         if self._fixed is not None:
             return int(self.count > 0)
-        whole = self._later[0]
+        whole = [1]
+        for heads in self.architecture.heads:
+            last = [*whole, 0]
+            whole = [n + (heads * last[k - 1] if k else 0) for k, n in enumerate(last)]
         if self.only_order is None:
             return sum(whole)
         return whole[self.only_order] if 0 <= self.only_order < len(whole) else 0
@@ -214,17 +141,31 @@ class PathSum:
                 for source in self._sources:
                     yield PathTerm(arch, source, self._fixed)
             return
-        heads = [[(layer, head) for head in range(n)] for layer, n in enumerate(arch.heads)]
         orders = range(arch.layers + 1) if self.only_order is None else (self.only_order,)
         for order in orders:
             for source in self._sources:
-                first = () if source.head is None else (source.head,)
-                more = order - len(first)
-                if more < 0:
-                    continue
-                for layers in combinations(range(source.entry, arch.layers), more):
-                    for rest in product(*(heads[layer] for layer in layers)):
-                        yield PathTerm(arch, source, first + rest)
+                first = () if source.component is None else (source.component,)
+                more = order - _order(first)
+                for rest in self._ways_with(source, more):
+                    yield PathTerm(arch, source, first + rest)
+
+    def _ways_with(self, source: Source, order: int) -> Iterator[tuple[Component, ...]]:
+        """The components after a source, with ``order`` heads among them."""
+        if order < 0 or (source.joins != "stream" and order):
+            return
+        if source.joins != "stream":
+            yield ()
+            return
+        blocks = list(enumerate(self.architecture.blocks))[source.entry :]
+        heads: list[_Group] = [(n, b.components()[: b.heads]) for n, b in blocks if b.heads]
+        neurons: list[_Group] = [(n, b.components()[b.heads :]) for n, b in blocks if b.neurons]
+        for more in range(len(neurons) + 1):
+            for chosen in combinations(heads, order):
+                for others in combinations(neurons, more):
+                    groups = sorted((*chosen, *others), key=_number) if others else chosen
+                    # a parallel block is passed once, through a head or through a neuron
+                    if not others or len({number for number, _ in groups}) == len(groups):
+                        yield from product(*[parts for _, parts in groups])
 
     def depth_first(self) -> Iterator[PathTerm]:
         """All paths such that each follows its longest prefix: evaluation shares prefixes."""
@@ -233,19 +174,33 @@ class PathSum:
             yield from self
             return
         deepest = arch.layers if self.only_order is None else self.only_order
-
-        def extend(source: Source, path: tuple[Head, ...], layer: int) -> Iterator[PathTerm]:
-            if self.only_order in (None, len(path)):
-                yield PathTerm(arch, source, path)
-            if len(path) < deepest:
-                for later in range(layer, arch.layers):
-                    for head in range(arch.heads[later]):
-                        yield from extend(source, (*path, (later, head)), later + 1)
-
+        everything = [block.components() for block in arch.blocks]
+        # once a path has all its heads only neurons can follow
+        neurons = [
+            parts[block.heads :] for parts, block in zip(everything, arch.blocks, strict=True)
+        ]
         for source in self._sources:
-            first = () if source.head is None else (source.head,)
-            if len(first) <= deepest:
-                yield from extend(source, first, source.entry)
+            first = () if source.component is None else (source.component,)
+            entry = source.entry if source.joins == "stream" else len(everything)
+            path, order = first, _order(first)
+            if order > deepest:
+                continue
+            if self.only_order in (None, order):
+                yield PathTerm(arch, source, path)
+            waiting = [_continuations(everything if order < deepest else neurons, entry)]
+            while waiting:
+                step = next(waiting[-1], None)
+                if step is None:
+                    waiting.pop()
+                    path = path[:-1]
+                    continue
+                block, component = step
+                path = (*path, component)
+                order = _order(path)
+                if self.only_order in (None, order):
+                    yield PathTerm(arch, source, path)
+                parts = everything if order < deepest else neurons
+                waiting.append(_continuations(parts, block + 1))
 
     def __getitem__(self, path: str) -> PathTerm:
         """The one path that a literal path matches.
@@ -255,9 +210,7 @@ class PathSum:
         """
         found = self.where(path)
         own = [
-            term
-            for term in (found if found.count <= DEFAULT_LIMIT else ())
-            if self.contains(term)
+            term for term in (found if found.count <= DEFAULT_LIMIT else ()) if self.contains(term)
         ]
         if len(own) == 1:
             return own[0]
@@ -268,19 +221,32 @@ class PathSum:
             path,
         )
 
+    @cached_property
+    def _names(self) -> dict[str, Source]:
+        return {source.name: source for source in self._sources}
+
     def contains(self, term: PathTerm) -> bool:
         """Whether a term is one of these paths."""
-        layers = [layer for layer, _ in term.heads]
         return (
             self.architecture == term.architecture
-            and all(earlier < later for earlier, later in pairwise(layers))
-            and all(layer < self.architecture.layers for layer in layers)
-            and all(0 <= head < self.architecture.heads[layer] for layer, head in term.heads)
+            and self._exist(term.components)
             and self.only_order in (None, term.order)
-            and term.source in self._sources
-            and self._fixed in (None, term.heads)
-            and reaches(term.source, term.heads)
+            and self._names.get(term.source.name) == term.source
+            and self._fixed in (None, term.components)
+            and reaches(term.source, term.components, self.architecture)
         )
+
+    def _exist(self, components: tuple[Component, ...]) -> bool:
+        arch = self.architecture
+        for component in components:
+            if not 0 <= component[0] < arch.layers:
+                return False
+            neuron = isinstance(component, Neuron)
+            there = arch.neurons[component[0]] if neuron else arch.heads[component[0]]
+            if not 0 <= component[1] < there:
+                return False
+        numbers = [arch.words.block_of(component) for component in components]
+        return all(earlier < later for earlier, later in pairwise(numbers))
 
     def terms(self, limit: int = DEFAULT_LIMIT) -> list[PathTerm]:
         """All paths as a list.
@@ -301,7 +267,25 @@ class PathSum:
         return f"a sum over {_large(self.count)} paths of {self.architecture!r}"
 
 
+def _number(group: _Group) -> int:
+    return group[0]
+
+
+def _order(components: tuple[Component, ...]) -> int:
+    return sum(not isinstance(component, Neuron) for component in components)
+
+
+def _continuations(blocks: list[list[Component]], first: int) -> Iterator[tuple[int, Component]]:
+    return chain.from_iterable(
+        ((number, component) for component in blocks[number])
+        for number in range(first, len(blocks))
+    )
+
+
 def _large(count: int) -> str:
     """An exact count, with its magnitude where the digits are many."""
-    digits = f"{count:,}"
-    return digits if len(digits) <= 40 else f"about 10^{len(str(count)) - 1} (exactly {count})"
+    if count < 10**30:
+        return f"{count:,}"
+    magnitude = f"about 10^{floor(log10(count))}"
+    # Python refuses to write integers of more digits than a few thousand
+    return f"{magnitude} (exactly {count})" if count < 10**1000 else magnitude
