@@ -115,7 +115,8 @@ def names(context: object) -> Mapping[str, Expr]:
         if all(isinstance(factor, Factor) for factor in factors):
             return {str(factor): factor for factor in factors}
     raise UnsupportedError(
-        f"a context is an architecture, an expression, symbols or a mapping of them, not {context!r}"
+        "a context is an architecture, an expression, symbols or a mapping of them, "
+        f"not {context!r}"
     )
 
 

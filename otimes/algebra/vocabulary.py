@@ -8,8 +8,10 @@ component a symbol belongs to: a head ``1.4``, a layer ``3``, a norm ``3.ln1``, 
 | ``A[1.4]`` | pos <- pos | attention pattern, ``A[dest, src]`` |
 | ``S[3.n17]`` | pos <- pos | diagonal: the secant slope of a frozen neuron at each position |
 | ``D[3.ln1]`` | pos <- pos | diagonal: 1/σ of a frozen norm at each position |
-| ``Γ[3.ln1]``, ``β[3.ln1]`` | d_model <- d_model, d_model <- 1 | a norm's centring and gain; its bias |
-| ``W_OV[1.4]`` = ``W_O W_V``, ``W_QK[1.4]`` = ``W_Qᵀ W_K`` | d_model <- d_model | the two circuits |
+| ``Γ[3.ln1]`` | d_model <- d_model | a norm's centring and gain |
+| ``β[3.ln1]`` | d_model <- 1 | a norm's bias |
+| ``W_OV[1.4]`` | d_model <- d_model | ``W_O W_V`` |
+| ``W_QK[1.4]`` | d_model <- d_model | ``W_Qᵀ W_K`` |
 | ``w_out[3.n17]``, ``w_in[3.n17]`` | d_model <- 1 | what a neuron writes, and reads |
 | ``m[3]`` | a vector in pos ⊗ d_model | the output of an MLP that is a source |
 | ``μ_embed``, ``μ_res``, ``μ_logits`` | endomorphisms | multipliers |

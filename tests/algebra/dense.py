@@ -92,7 +92,7 @@ class Dense:
                 raise TypeError(type(expr))
 
 
-def forward(arch: Architecture, dense: Dense) -> np.ndarray:
+def forward(arch: Architecture, dense: Dense) -> np.ndarray:  # noqa: C901 - a model in full
     """The logits [pos, vocab] of the frozen model, computed on the stream ``x [pos, d_model]``."""
     m, biases = "d_model", arch.biases
 
@@ -176,7 +176,7 @@ def forward(arch: Architecture, dense: Dense) -> np.ndarray:
 
 
 def logits_of(expr: Expr, arch: Architecture, dense: Dense) -> np.ndarray:
-    """The value [pos, vocab] of a logits expression, applied to the tokens where it is an operator."""
+    """The value [pos, vocab] of a logits expression; an operator is applied to the tokens."""
     value, domain = dense.value(expr, ("pos", "vocab"))
     if domain == ("pos", "vocab"):
         assert len(arch.sources) == 1
