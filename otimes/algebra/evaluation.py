@@ -22,7 +22,6 @@ from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from otimes.algebra.stacked import Column, Row
 from otimes.algebra.definitions import NONE, Definitions, definition
 from otimes.algebra.expressions import (
     Expr,
@@ -35,6 +34,7 @@ from otimes.algebra.expressions import (
     Transpose,
 )
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
+from otimes.algebra.stacked import Column, Row
 from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB, Type, summands
 from otimes.errors import UnsupportedError
 
