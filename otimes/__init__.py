@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Id,
         PathSum,
         PathTerm,
+        parse,
         pattern,
         tensor,
         vector,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "otimes.algebra": (
-        "Architecture", "Id", "PathSum", "PathTerm", "pattern", "tensor", "vector", "weight",
+        "Architecture", "Id", "PathSum", "PathTerm", "parse", "pattern", "tensor", "vector", "weight",
     ),
     "otimes.bridge": ("Model", "Run", "load", "shipped", "verify"),
     "otimes.errors": ("OtimesError",),
@@ -42,6 +43,7 @@ __all__ = [
     "PathTerm",
     "Run",
     "load",
+    "parse",
     "pattern",
     "shipped",
     "tensor",

@@ -17,6 +17,7 @@ from otimes.algebra.expressions import (
     vector,
     weight,
 )
+from otimes.algebra.parsing import parse
 from otimes.algebra.printing import latex, text
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Tensor",
     "Transpose",
     "latex",
+    "parse",
     "pattern",
     "tensor",
     "text",

@@ -65,7 +65,7 @@ class Logits:
 
     def derive(self) -> Derivation:
         """The derivation of the sum over paths from the forward pass, step by step."""
-        from otimes.algebra.derivations import derive_logits
+        from otimes.algebra.paper import derive_logits
 
         return derive_logits(self.architecture)
 
