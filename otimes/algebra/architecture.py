@@ -29,6 +29,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from otimes.algebra.expressions import Factor
 from otimes.algebra.layout import Block, build_blocks
@@ -53,6 +54,9 @@ from otimes.algebra.vocabulary import (
 )
 from otimes.algebra.words import Words
 from otimes.errors import UnknownComponentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from otimes.algebra.scores import Scores
 
 __all__ = [
     "ATTENTION_BIASES",
@@ -273,6 +277,17 @@ class Architecture:
     def logits(self) -> Logits:
         """The factored, unexpanded logits; ``.expand()`` gives the sum over paths."""
         return Logits(self)
+
+    def scores(self, head: str | Head, *, scale: float | None = None) -> Scores:
+        """The unexpanded attention scores of a head; ``.expand()`` gives pairs of paths.
+
+        Args:
+            head: ``1.4``, ``L1H4`` or (1, 4).
+            scale: what raw dot products are multiplied by, ``1/√d_head`` by default.
+        """
+        from otimes.algebra.scores import Scores
+
+        return Scores(self, head, scale=scale)
 
 
 def _short(per_layer: tuple[int, ...]) -> str:
