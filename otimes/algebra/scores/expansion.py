@@ -23,6 +23,7 @@ from otimes.algebra.architecture import Architecture
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
 from otimes.algebra.expressions import Expr, Product
 from otimes.algebra.literal import component
+from otimes.algebra.printing import Convention, text
 from otimes.algebra.scores.notation import Scale, transposed
 from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
 from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
@@ -92,7 +93,8 @@ class Scores:
         """The lazy sum over pairs of paths."""
         return ScoreSum(self, self.query_stream.paths, self.key_stream.paths)
 
-    def __str__(self) -> str:
+    def text(self, convention: Convention = "column") -> str:
+        """The factored form with what its symbols are, in the column or the row convention."""
         x = f"x[{self.head[0]}]"
         added = f" + B[{head_name(self.head)}]" if self.is_shifted else ""
         notes = [f"{x} is what head {head_name(self.head)} reads"]
@@ -100,7 +102,11 @@ class Scores:
             notes.append("R = R(j − i), i the query's slot and j the key's")
         if self.shares_keys:
             notes.append(f"W_K is that of key-value head {self.head[0]}.{self.kv_head}")
-        return f"{self.scale} · {x} {self.form} {x}ᵀ{added}, where {'; '.join(notes)}"
+        form = text(self.form, convention)
+        return f"{self.scale} · {x} {form} {x}ᵀ{added}, where {'; '.join(notes)}"
+
+    def __str__(self) -> str:
+        return self.text()
 
     @property
     def is_shifted(self) -> bool:
@@ -117,19 +123,21 @@ class ScoreSum:
     """Pairs of a query path and a key path, and what positions add: lazy, with its exact size.
 
     Iteration is by the number of heads on both sides, query-side terms before key-side ones; what
-    positions add comes last. Narrow it by ``where`` and ``kind``.
+    positions add comes last. Narrow it by ``where``, ``kind`` and ``order``.
 
     Attributes:
         scores: the unexpanded scores.
         query_paths: the paths of the query side.
         key_paths: the paths of the key side.
         kinds: the kinds that are in it.
+        only_order: the number of heads on both sides, None for any.
     """
 
     scores: Scores
     query_paths: PathSum
     key_paths: PathSum
     kinds: tuple[str, ...] = KINDS
+    only_order: int | None = None
 
     def where(self, query: str | None = None, key: str | None = None) -> ScoreSum:
         """The pairs whose sides match path expressions; what positions add is no pair of paths.
@@ -158,19 +166,34 @@ class ScoreSum:
                 raise UnsupportedError(f"unknown kind {kind!r} of score terms; {_known()}")
         return replace(self, kinds=tuple(k for k in self.kinds if k in kinds))
 
+    def order(self, order: int) -> ScoreSum:
+        """The pairs with exactly ``order`` heads on both sides together."""
+        return replace(self, only_order=order)
+
+    @cached_property
+    def _cells(self) -> list[tuple[int, int, int]]:
+        """How many pairs have i heads on the query side and j on the key side: (i, j, number)."""
+        query, key = self.query_paths.order_counts, self.key_paths.order_counts
+        wanted = range(len(query) + len(key) - 1) if self.only_order is None else [self.only_order]
+        return [
+            (i, order - i, query[i] * key[order - i])
+            for order in wanted
+            for i in range(min(order, len(query) - 1), -1, -1)
+            if order - i < len(key)
+            and query[i] * key[order - i]
+            and kind_of(i, order - i) in self.kinds
+        ]
+
     @cached_property
     def kind_counts(self) -> dict[str, int]:
         """How many terms there are of each kind that there is."""
-        query, key = self.query_paths.order_counts, self.key_paths.order_counts
-        still, moved = (query[0], key[0]), (sum(query[1:]), sum(key[1:]))
-        found = {
-            "direct": still[0] * still[1],
-            "q": moved[0] * still[1],
-            "k": still[0] * moved[1],
-            "qk": moved[0] * moved[1],
-            "position": int(self.scores.is_shifted),
-        }
-        return {kind: found[kind] for kind in self.kinds if found[kind]}
+        found = dict.fromkeys(KINDS, 0)
+        for i, j, number in self._cells:
+            found[kind_of(i, j)] += number
+        found["position"] = int(
+            "position" in self.kinds and self.only_order in (None, 0) and self.scores.is_shifted
+        )
+        return {kind: number for kind, number in found.items() if number}
 
     @property
     def count(self) -> int:
@@ -190,17 +213,8 @@ class ScoreSum:
         return self.count > 0
 
     def __iter__(self) -> Iterator[ScoreTerm | PositionTerm]:
-        counts = self.query_paths.order_counts, self.key_paths.order_counts
-        for order in range(len(counts[0]) + len(counts[1]) - 1):
-            for on_query in range(min(order, len(counts[0]) - 1), -1, -1):
-                on_key = order - on_query
-                if (
-                    on_key < len(counts[1])
-                    and counts[0][on_query]
-                    and counts[1][on_key]
-                    and kind_of(on_query, on_key) in self.kinds
-                ):
-                    yield from self._pairs(on_query, on_key)
+        for on_query, on_key, _ in self._cells:
+            yield from self._pairs(on_query, on_key)
         if "position" in self.kind_counts:
             yield self.position
 
@@ -236,7 +250,7 @@ class ScoreSum:
 
     def contains(self, term: ScoreTerm | PositionTerm) -> bool:
         """Whether a term is one of these."""
-        if term.kind not in self.kinds:
+        if term.kind not in self.kinds or self.only_order not in (None, term.order):
             return False
         if isinstance(term, PositionTerm):
             return self.scores.is_shifted and term == self.position

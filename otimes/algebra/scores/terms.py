@@ -22,7 +22,7 @@ from otimes.algebra.types import POS
 from otimes.algebra.vocabulary import ROTATION, Head, head_name, of_head
 from otimes.errors import UnsupportedError
 
-KINDS: Final = ("direct", "q", "k", "qk", "position")
+KINDS: Final[tuple[str, ...]] = ("direct", "q", "k", "qk", "position")
 """What a term tells: which sides a head has moved; ``position`` for what is added to the scores."""
 
 

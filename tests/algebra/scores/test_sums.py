@@ -124,6 +124,10 @@ def test_counts_are_those_of_the_terms(arch: Architecture) -> None:
         own = [term for term in terms if term.kind == kind]
         assert len(own) == scores.kind_counts.get(kind, 0) == scores.kind(kind).count
         assert scores.kind(kind).terms() == own
+    for order in range(3):
+        own = [term for term in terms if term.order == order]
+        assert scores.order(order).terms() == own
+        assert scores.order(order).count == len(own)
     orders = [term.order for term in terms if isinstance(term, ScoreTerm)]
     assert orders == sorted(orders)
     assert all(scores.contains(term) for term in terms)
