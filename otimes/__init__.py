@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from otimes.algebra import (
         Architecture,
+        Derivation,
         Id,
         PathSum,
         PathTerm,
+        check_derivation,
+        equivalent,
         parse,
+        partial_expansion,
         pattern,
         tensor,
         vector,
@@ -24,7 +28,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "otimes.algebra": (
-        "Architecture", "Id", "PathSum", "PathTerm", "parse", "pattern", "tensor", "vector", "weight",
+        "Architecture", "Derivation", "Id", "PathSum", "PathTerm", "check_derivation", "equivalent",
+        "parse", "partial_expansion", "pattern", "tensor", "vector", "weight",
     ),
     "otimes.bridge": ("Model", "Run", "load", "shipped", "verify"),
     "otimes.errors": ("OtimesError",),
@@ -36,14 +41,18 @@ __version__ = version("otimes")
 __all__ = [
     "Architecture",
     "Certificate",
+    "Derivation",
     "Id",
     "Model",
     "OtimesError",
     "PathSum",
     "PathTerm",
     "Run",
+    "check_derivation",
+    "equivalent",
     "load",
     "parse",
+    "partial_expansion",
     "pattern",
     "shipped",
     "tensor",

@@ -45,8 +45,8 @@ def latex_label(label: str) -> str:
 def _word(word: str, *, upright: bool) -> str:
     if len(word) == 1:
         return _character(word)
-    # a group ends a command, whatever letter follows
-    shown = "".join(f"{{{c}}}" if c.startswith("\\") else c for c in map(_character, word))
+    # a group ends a command such as \\lambda, whatever letter follows
+    shown = "".join(f"{{{c}}}" if c[:-1] and c[-1].isalpha() else c for c in map(_character, word))
     return rf"\mathrm{{{shown}}}" if upright else shown
 
 

@@ -84,7 +84,7 @@ def places(rule: Rule, expr: Expr) -> list[Place]:
 
 
 def everywhere(rule: Rule, expr: Expr) -> Expr:
-    """The expression with the rule applied, from the inside out, until it applies nowhere.
+    """The expression with the rule applied, from the top down, until it applies nowhere.
 
     Raises:
         LimitError: for a rule that never comes to an end.
@@ -95,11 +95,22 @@ def everywhere(rule: Rule, expr: Expr) -> Expr:
     applications = 0
 
     def visit(expr: Expr) -> Expr:
-        nonlocal applications
         if expr in known:
             return known[expr]
-        now = inside(expr)
-        while not isinstance(result := rule.attempt(now), Refusal):
+        now = expr
+        while True:
+            # the top first: a definition is then spliced into the word that it stands in
+            now = rewritten(now)
+            deeper = inside(now)
+            if deeper is now:
+                break
+            now = deeper
+        known[expr] = known[now] = now
+        return now
+
+    def rewritten(expr: Expr) -> Expr:
+        nonlocal applications
+        while not isinstance(result := rule.attempt(expr), Refusal) and result != expr:
             applications += 1
             if applications > MAX_APPLICATIONS:
                 raise LimitError(
@@ -107,9 +118,8 @@ def everywhere(rule: Rule, expr: Expr) -> Expr:
                     applications,
                     MAX_APPLICATIONS,
                 )
-            now = inside(result)
-        known[expr] = known[now] = now
-        return now
+            expr = result
+        return expr
 
     def inside(expr: Expr) -> Expr:
         children = expr.children

@@ -83,9 +83,9 @@ class Dense:
                     whole = np.kron(whole, part)
                 return whole, tuple(s for _, domain in parts for s in domain)
             case Transpose():
-                slots = expr.type.slots
-                assert slots is not None
-                domain = tuple(s[1] for s in slots if s is not None)
+                # an open slot is that of an identity: it takes the space that it meets
+                slots = expr.type.slots or (None,) * len(codomain)
+                domain = tuple(s[1] if s else c for s, c in zip(slots, codomain, strict=True))
                 inner, _ = self.value(expr.arg, domain)
                 return inner.T, domain
             case _:

@@ -31,7 +31,11 @@ class Collapse(Rule):
 
     symbol: Factor
     meaning: Expr
-    name = "collapse"
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The name of the rule with its symbol."""
+        return f"collapse {self.symbol}"
 
     @property
     def identity(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

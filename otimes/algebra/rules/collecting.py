@@ -33,6 +33,8 @@ def by_order(expr: Expr) -> Expr | Refusal:
             return Refusal(f"{addend} is not one path: it holds a sum; distribute first")
         orders[addend] = order(addend)
     groups = sorted(_groups(expr, lambda addend: orders[addend]), key=lambda g: orders[g[0]])
+    if len(groups) == 1:
+        return Refusal(f"all addends of {expr} have one order")
     if len(groups) == len(expr.args) and [g[0] for g in groups] == list(expr.args):
         return Refusal(f"each order has one addend in {expr}, and they stand in order")
     return total(map(total, groups))

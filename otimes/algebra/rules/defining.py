@@ -62,12 +62,13 @@ def replaced_run(
 ) -> tuple[Expr, ...] | None:
     """The word with each occurrence of ``run`` replaced; None where there is none."""
     found = list[Expr]()
-    k = 0
+    k = occurrences = 0
     while k < len(word):
         if word[k : k + len(run)] == run:
             found.append(symbol)
             k += len(run)
+            occurrences += 1
         else:
             found.append(word[k])
             k += 1
-    return tuple(found) if len(found) < len(word) or symbol in found else None
+    return tuple(found) if occurrences else None

@@ -30,7 +30,11 @@ class Substitute(Rule):
 
     symbol: Factor
     meaning: Expr
-    name = "substitute"
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The name of the rule with its symbol."""
+        return f"substitute {self.symbol}"
 
     @property
     def identity(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
