@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from otimes.algebra.expressions import Factor
 from otimes.algebra.layout import Block, build_blocks
@@ -56,6 +57,11 @@ from otimes.algebra.words import Words
 from otimes.errors import UnknownComponentError, UnsupportedError
 
 if TYPE_CHECKING:
+    from otimes.algebra.paths import PathLanguage
+
+if TYPE_CHECKING:
+    import networkx as nx
+
     from otimes.algebra.scores import Scores
 
 __all__ = [
@@ -267,6 +273,13 @@ class Architecture:
         return Words(self)
 
     @cached_property
+    def language(self) -> PathLanguage:
+        """The path language over the components and sources of this architecture."""
+        from otimes.algebra.paths import PathLanguage
+
+        return PathLanguage(self)
+
+    @cached_property
     def symbols(self) -> dict[str, Factor]:
         """Every symbol of this architecture by the name that it prints: a context to parse in."""
         from otimes.algebra.contexts import symbols_of
@@ -288,6 +301,16 @@ class Architecture:
         from otimes.algebra.scores import Scores
 
         return Scores(self, head, scale=scale)
+
+    def graph(self, *, stream: bool = False) -> nx.MultiDiGraph[str]:
+        """The graph of paths; see :mod:`otimes.algebra.graph`.
+
+        Args:
+            stream: whether the stream's states are nodes, as deep models need it.
+        """
+        from otimes.algebra.graph import path_graph
+
+        return path_graph(self, stream=stream)
 
 
 def _short(per_layer: tuple[int, ...]) -> str:

