@@ -280,6 +280,13 @@ class Architecture:
         return PathLanguage(self)
 
     @cached_property
+    def language(self) -> PathLanguage:
+        """The path language over the components and sources of this architecture."""
+        from otimes.algebra.paths import PathLanguage
+
+        return PathLanguage(self)
+
+    @cached_property
     def symbols(self) -> dict[str, Factor]:
         """Every symbol of this architecture by the name that it prints: a context to parse in."""
         from otimes.algebra.contexts import symbols_of

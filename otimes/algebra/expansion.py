@@ -16,8 +16,16 @@ embed > 0.0 > 1.0    virtual  A[1.0] A[0.0] ⊗ W_U W_OV[1.0] W_OV[0.0] W_E
 
 The count is Σ over sources of Π over later blocks of (1 + components), known without enumerating:
 
->>> Architecture(layers=100, heads=100).logits.expand().count == 101**100
+>>> deep = Architecture(layers=100, heads=100).logits.expand()
+>>> deep.count == 101**100
 True
+
+``where`` narrows a sum to the paths that an expression matches (see :mod:`otimes.algebra.paths`),
+and sums are combined as sets:
+
+>>> through = deep.where("0.7 > .. > 50.1")
+>>> through.count == 101**49, through <= deep, through & deep.order(1)
+(True, True, <PathSum of 0 paths>)
 """
 
 from __future__ import annotations
@@ -26,11 +34,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations, pairwise, product
+from itertools import islice
 from math import floor, log10
 
-from otimes.algebra.architecture import Architecture, Component, Neuron, Source
-from otimes.algebra.literal import Selection, parse_literal, reaches
+from otimes.algebra.architecture import Architecture, Source
+from otimes.algebra.paths import (
+    Automaton,
+    PathExpression,
+    depth_first,
+    difference,
+    head_word_counts,
+    in_order,
+    intersection,
+    is_contained,
+    overlap,
+    union,
+)
 from otimes.algebra.terms import PathTerm
 from otimes.errors import LimitError, UnknownComponentError
 
@@ -38,89 +57,84 @@ __all__ = ["DEFAULT_LIMIT", "PathSum", "PathTerm"]
 
 DEFAULT_LIMIT = 10_000
 
-_Group = tuple[int, list[Component]]
-"""The number of a block, and its heads or its neurons."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PathSum:
     """A set of paths of an architecture: lazy, with its exact size.
 
     Iteration is by order (the number of heads), then by source, then by the number of neurons, by
-    layer and by head, and always the same. ``only_order`` and ``selection`` narrow it; use
-    ``order`` and ``where`` rather than these.
+    layer and by head, and always the same. Sums of one architecture are sets: ``a | b``, ``a & b``,
+    ``a - b``, ``~a`` (within all paths), ``a <= b`` (``b`` has all paths of ``a``), ``a == b``.
+
+    ``only_order`` and ``selection`` narrow a sum; use ``order`` and ``where`` rather than these.
     """
 
     architecture: Architecture
     only_order: int | None = None
-    selection: Selection | None = None
+    selection: Automaton | None = None
 
-    def where(self, path: str) -> PathSum:
-        """The paths that a literal path matches; see :mod:`otimes.algebra.literal`."""
-        return PathSum(self.architecture, self.only_order, parse_literal(path, self.architecture))
+    def where(self, path: str | PathExpression) -> PathSum:
+        """Those of the paths that an expression matches; see :mod:`otimes.algebra.paths`.
+
+        Raises:
+            NotationError: pointing at the character, if it is no path expression of this model.
+            LimitError: if the expression is too large to compile.
+        """
+        chosen = self.architecture.language.compile(path)
+        if self.selection is not None:
+            chosen = intersection(self.selection, chosen)
+        return PathSum(self.architecture, self.only_order, chosen)
 
     def order(self, order: int) -> PathSum:
-        """The paths with exactly ``order`` heads."""
-        return PathSum(self.architecture, order, self.selection)
+        """Those of the paths with exactly ``order`` heads."""
+        if self.only_order in (None, order):
+            return PathSum(self.architecture, order, self.selection)
+        return PathSum(self.architecture, order, self.automaton)
 
     @cached_property
+    def _chosen(self) -> Automaton:
+        """The paths of any order."""
+        if self.selection is not None:
+            return self.selection
+        return self.architecture.language.everything
+
+    @cached_property
+    def automaton(self) -> Automaton:
+        """These paths as a minimal automaton over the blocks, also in integers: ``.tables()``."""
+        if self.only_order is None:
+            return self._chosen
+        order = self.architecture.language.of_order(self.only_order)
+        return intersection(self._chosen, order)
+
+    @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.architecture.sources if self.selection is None else self.selection.sources
-
-    @cached_property
-    def _fixed(self) -> tuple[Component, ...] | None:
-        return None if self.selection is None else self.selection.components
-
-    @cached_property
-    def _later(self) -> list[list[int]]:
-        """``_later[b][k]``: the ways through the blocks from b on with k heads.
-
-        The coefficients of ``Π (1 + neurons + heads z)`` over these blocks.
-        """
-        ways = [[1]]
-        for block in reversed(self.architecture.blocks):
-            last = [*ways[-1], 0] if block.heads else ways[-1]
-            stay = 1 + block.neurons
-            ways.append(
-                [stay * n + (block.heads * last[k - 1] if k else 0) for k, n in enumerate(last)]
-            )
-        return ways[::-1]
+        return self.architecture.sources
 
     @cached_property
     def order_counts(self) -> tuple[int, ...]:
         """How many of the paths have 0, 1, 2, … heads."""
-        counts = [0] * (self.architecture.layers + 1)
-        if self._fixed is not None:
-            counts[_order(self._fixed)] = len(self._sources)
-        else:
-            for source in self._sources:
-                first = 0 if source.head is None else 1
-                for k, ways in enumerate(self._ways(source)):
-                    counts[first + k] += ways
-        if self.only_order is not None:
-            counts = [n if k == self.only_order else 0 for k, n in enumerate(counts)]
-        return tuple(counts)
-
-    def _ways(self, source: Source) -> list[int]:
-        return self._later[source.entry] if source.joins == "stream" else [1]
+        counts = self._chosen.order_counts
+        if self.only_order is None:
+            return counts
+        return tuple(n if k == self.only_order else 0 for k, n in enumerate(counts))
 
     @property
     def count(self) -> int:
         """The exact number of paths."""
-        return sum(self.order_counts)
+        return self._chosen.count if self.only_order is None else sum(self.order_counts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no path."""
+        return not self.count
 
     @property
     def head_words(self) -> int:
         """The number of different sequences of heads, sources and neurons not distinguished."""
-        if self._fixed is not None:
-            return int(self.count > 0)
-        whole = [1]
-        for heads in self.architecture.heads:
-            last = [*whole, 0]
-            whole = [n + (heads * last[k - 1] if k else 0) for k, n in enumerate(last)]
+        counts = head_word_counts(self._chosen)
         if self.only_order is None:
-            return sum(whole)
-        return whole[self.only_order] if 0 <= self.only_order < len(whole) else 0
+            return sum(counts)
+        return counts[self.only_order] if 0 <= self.only_order < len(counts) else 0
 
     def __len__(self) -> int:
         if self.count > sys.maxsize:
@@ -132,121 +146,92 @@ class PathSum:
         return self.count
 
     def __bool__(self) -> bool:
-        return self.count > 0
+        return not self.is_empty
 
     def __iter__(self) -> Iterator[PathTerm]:
-        arch = self.architecture
-        if self._fixed is not None:
-            if self.count:
-                for source in self._sources:
-                    yield PathTerm(arch, source, self._fixed)
-            return
-        orders = range(arch.layers + 1) if self.only_order is None else (self.only_order,)
-        for order in orders:
-            for source in self._sources:
-                first = () if source.component is None else (source.component,)
-                more = order - _order(first)
-                for rest in self._ways_with(source, more):
-                    yield PathTerm(arch, source, first + rest)
-
-    def _ways_with(self, source: Source, order: int) -> Iterator[tuple[Component, ...]]:
-        """The components after a source, with ``order`` heads among them."""
-        if order < 0 or (source.joins != "stream" and order):
-            return
-        if source.joins != "stream":
-            yield ()
-            return
-        blocks = list(enumerate(self.architecture.blocks))[source.entry :]
-        heads: list[_Group] = [(n, b.components()[: b.heads]) for n, b in blocks if b.heads]
-        neurons: list[_Group] = [(n, b.components()[b.heads :]) for n, b in blocks if b.neurons]
-        for more in range(len(neurons) + 1):
-            for chosen in combinations(heads, order):
-                for others in combinations(neurons, more):
-                    groups = sorted((*chosen, *others), key=_number) if others else chosen
-                    # a parallel block is passed once, through a head or through a neuron
-                    if not others or len({number for number, _ in groups}) == len(groups):
-                        yield from product(*[parts for _, parts in groups])
+        arch, sources = self.architecture, self._sources
+        orders = None if self.only_order is None else (self.only_order,)
+        for number, components in in_order(self._chosen, orders):
+            yield PathTerm(arch, sources[number], components)
 
     def depth_first(self) -> Iterator[PathTerm]:
         """All paths such that each follows its longest prefix: evaluation shares prefixes."""
-        arch = self.architecture
-        if self._fixed is not None:
-            yield from self
-            return
-        deepest = arch.layers if self.only_order is None else self.only_order
-        everything = [block.components() for block in arch.blocks]
-        # once a path has all its heads only neurons can follow
-        neurons = [
-            parts[block.heads :] for parts, block in zip(everything, arch.blocks, strict=True)
-        ]
-        for source in self._sources:
-            first = () if source.component is None else (source.component,)
-            entry = source.entry if source.joins == "stream" else len(everything)
-            path, order = first, _order(first)
-            if order > deepest:
-                continue
-            if self.only_order in (None, order):
-                yield PathTerm(arch, source, path)
-            waiting = [_continuations(everything if order < deepest else neurons, entry)]
-            while waiting:
-                step = next(waiting[-1], None)
-                if step is None:
-                    waiting.pop()
-                    path = path[:-1]
-                    continue
-                block, component = step
-                path = (*path, component)
-                order = _order(path)
-                if self.only_order in (None, order):
-                    yield PathTerm(arch, source, path)
-                parts = everything if order < deepest else neurons
-                waiting.append(_continuations(parts, block + 1))
+        arch, sources = self.architecture, self._sources
+        for number, components in depth_first(self._chosen, self.only_order):
+            yield PathTerm(arch, sources[number], components)
+
+    @property
+    def example(self) -> PathTerm | None:
+        """The first of the paths; None if there is none."""
+        return next(iter(self), None)
 
     def __getitem__(self, path: str) -> PathTerm:
-        """The one path that a literal path matches.
+        """The one path that an expression matches.
 
         Raises:
             UnknownComponentError: if it matches none of these paths, or several.
         """
         found = self.where(path)
-        own = [
-            term for term in (found if found.count <= DEFAULT_LIMIT else ()) if self.contains(term)
-        ]
-        if len(own) == 1:
-            return own[0]
-        names = ", ".join(term.path for term in own[:3]) or _large(found.count)
+        if found.count == 1:
+            return next(iter(found))
+        names = ", ".join(term.path for term in islice(found, 3))
+        more = ", …" if found.count > 3 else ""
         raise UnknownComponentError(
-            f"{path!r} matches {_large(found.count) if not own else len(own)} paths, not one"
-            + (f" ({names}{', …' if len(own) > 3 else ''}); name its source" if own else ""),
+            f"{path!r} matches {_large(found.count)} paths, not one"
+            + (f" ({names}{more}); name its source or select with where()" if names else ""),
             path,
         )
 
     @cached_property
-    def _names(self) -> dict[str, Source]:
-        return {source.name: source for source in self._sources}
+    def _numbers(self) -> dict[str, int]:
+        return {source.name: number for number, source in enumerate(self._sources)}
 
-    def contains(self, term: PathTerm) -> bool:
-        """Whether a term is one of these paths."""
-        return (
-            self.architecture == term.architecture
-            and self._exist(term.components)
-            and self.only_order in (None, term.order)
-            and self._names.get(term.source.name) == term.source
-            and self._fixed in (None, term.components)
-            and reaches(term.source, term.components, self.architecture)
+    def contains(self, other: PathTerm | PathSum | str) -> bool:
+        """Whether a term is one of these paths, or all paths of another sum are."""
+        if isinstance(other, PathTerm):
+            number = self._numbers.get(other.source.name)
+            return (
+                self.architecture == other.architecture
+                and number is not None
+                and self._sources[number] == other.source
+                and self.only_order in (None, other.order)
+                and self._chosen.accepts(number, other.components)
+            )
+        other = self._sum(other)
+        return self.architecture == other.architecture and is_contained(
+            other.automaton, self.automaton
         )
 
-    def _exist(self, components: tuple[Component, ...]) -> bool:
-        arch = self.architecture
-        for component in components:
-            if not 0 <= component[0] < arch.layers:
-                return False
-            neuron = isinstance(component, Neuron)
-            there = arch.neurons[component[0]] if neuron else arch.heads[component[0]]
-            if not 0 <= component[1] < there:
-                return False
-        numbers = [arch.words.block_of(component) for component in components]
-        return all(earlier < later for earlier, later in pairwise(numbers))
+    def __contains__(self, other: object) -> bool:
+        return isinstance(other, PathTerm) and self.contains(other)
+
+    def __le__(self, other: PathSum) -> bool:
+        return other.contains(self)
+
+    def overlaps(self, other: PathSum | str) -> bool:
+        """Whether some path is in both sums."""
+        return overlap(self.automaton, self._sum(other).automaton)
+
+    def _sum(self, other: PathSum | str) -> PathSum:
+        return other if isinstance(other, PathSum) else PathSum(self.architecture).where(other)
+
+    def __or__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, union(self.automaton, other.automaton))
+
+    def __and__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, intersection(self.automaton, other.automaton))
+
+    def __sub__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, difference(self.automaton, other.automaton))
+
+    def __invert__(self) -> PathSum:
+        return PathSum(self.architecture) - self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathSum) and self.automaton == other.automaton
+
+    def __hash__(self) -> int:
+        return hash(self.automaton)
 
     def terms(self, limit: int = DEFAULT_LIMIT) -> list[PathTerm]:
         """All paths as a list.
@@ -263,23 +248,11 @@ class PathSum:
             )
         return list(self)
 
+    def __repr__(self) -> str:
+        return f"<PathSum of {_large(self.count)} paths>"
+
     def __str__(self) -> str:
         return f"a sum over {_large(self.count)} paths of {self.architecture!r}"
-
-
-def _number(group: _Group) -> int:
-    return group[0]
-
-
-def _order(components: tuple[Component, ...]) -> int:
-    return sum(not isinstance(component, Neuron) for component in components)
-
-
-def _continuations(blocks: list[list[Component]], first: int) -> Iterator[tuple[int, Component]]:
-    return chain.from_iterable(
-        ((number, component) for component in blocks[number])
-        for number in range(first, len(blocks))
-    )
 
 
 def _large(count: int) -> str:

@@ -334,7 +334,7 @@ def test_components_that_are_not_there() -> None:
         sources["0.1 > mlp0.n1"]
     with pytest.raises(UnknownComponentError, match=r"no neuron mlp1\.n3: layer 1 has neurons n0"):
         frozen["mlp1.n3"]
-    with pytest.raises(OtimesError, match=r"mlp1 is frozen: name one of its neurons"):
+    with pytest.raises(OtimesError, match=r"'mlp1' matches 3 paths, not one \(embed > mlp1\.n0"):
         frozen["mlp1"]
 
 

@@ -20,7 +20,7 @@ through. An expression matches whole paths:
 Repetition binds tightest, then ``>``, ``!``, ``&``, ``|``.
 
 >>> from otimes.algebra import Architecture
->>> language = PathLanguage(Architecture(layers=3, heads=2))
+>>> language = Architecture(layers=3, heads=2).language
 >>> some = language.compile("0.1 > .. > 2.* | order=1")
 >>> some.count, some.order_counts
 (12, (0, 6, 2, 4))
@@ -41,6 +41,7 @@ expressions), ``automaton``, ``operations``, ``listing`` and ``depth_first``.
 from otimes.algebra.paths.automaton import Automaton, State, Tables
 from otimes.algebra.paths.depth_first import depth_first
 from otimes.algebra.paths.grammar import PathExpression, parse_path
+from otimes.algebra.paths.head_words import head_word_counts
 from otimes.algebra.paths.language import PathLanguage
 from otimes.algebra.paths.listing import example, in_order
 from otimes.algebra.paths.operations import (
@@ -60,6 +61,7 @@ __all__ = [
     "depth_first",
     "difference",
     "example",
+    "head_word_counts",
     "in_order",
     "intersection",
     "is_contained",

@@ -10,7 +10,7 @@ from otimes.algebra.paths.derivatives import Expressions
 from otimes.algebra.paths.grammar import PathExpression, parse_path
 from otimes.algebra.paths.grid import Classes, Grid
 from otimes.algebra.paths.meaning import Meaning
-from otimes.algebra.paths.syntax import Node, Repeat, children
+from otimes.algebra.paths.syntax import Node, Order, Repeat, children
 from otimes.errors import LimitError
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ _SHOWN = 60
 
 
 class PathLanguage:
-    """Compiles path expressions to sets of paths of an architecture.
+    """Compiles path expressions to sets of paths of an architecture; it is ``arch.language``.
 
     >>> from otimes.algebra import Architecture
-    >>> language = PathLanguage(Architecture(100, 100))
+    >>> language = Architecture(100, 100).language
     >>> language.compile("0.7 > .. > 50.1").count == 101**49
     True
     """
@@ -40,6 +40,10 @@ class PathLanguage:
     def everything(self) -> Automaton:
         """All paths of the architecture."""
         return self.compile("..")
+
+    def of_order(self, order: int) -> Automaton:
+        """All paths with this many heads."""
+        return self.compile(PathExpression(f"order={order}", Order(order)))
 
     def compile(self, expression: str | PathExpression) -> Automaton:
         """The set of paths that an expression matches.

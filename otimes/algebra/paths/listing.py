@@ -7,6 +7,7 @@ layers and by heads; the first path costs no more than a few passes over the sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 from otimes.algebra.paths.automaton import DEAD
@@ -187,7 +188,26 @@ class _Listing:
             alive = self._before(block, blocks[number - 1] + 1 if number else entry, set(own))
         moves.reverse()
         if start in alive:
-            yield from self._walk(blocks, moves, self._pass(start, entry, blocks[0]))
+            state = self._pass(start, entry, blocks[0])
+            yield from self._product(blocks, moves, state) or self._walk(blocks, moves, state)
+
+    def _product(
+        self, blocks: list[int], moves: list[dict[int, list[tuple[int, int]]]], state: int
+    ) -> Iterator[tuple[Component, ...]] | None:
+        """All combinations, where no choice changes what can follow; else None.
+
+        Most sets are of this form in most blocks, and combinations are made several times faster.
+        """
+        choices = list[list[Component]]()
+        for depth, block in enumerate(blocks):
+            own = moves[depth][state]
+            target = own[0][1]
+            if any(other != target for _, other in own):
+                return None
+            choices.append([self.grid.component(block, bit) for bit, _ in own])
+            if depth + 1 < len(blocks):
+                state = self._pass(target, block + 1, blocks[depth + 1])
+        return product(*choices)
 
     def _walk(
         self, blocks: list[int], moves: list[dict[int, list[tuple[int, int]]]], start: int

@@ -6,8 +6,7 @@ source ``embed`` and nothing for others, and an alternative without a source is 
 Complements are taken for each source, so ``!a`` has every path that ``a`` has not.
 
 >>> from otimes.algebra import Architecture
->>> from otimes.algebra.paths import PathLanguage
->>> language = PathLanguage(Architecture(2, 8, biases=["b_O"]))
+>>> language = Architecture(2, 8, biases=["b_O"]).language
 >>> language.compile("embed > 0.7 | bias > 1.4 | 0.7 > 1.4").count
 3
 """

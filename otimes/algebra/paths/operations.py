@@ -1,8 +1,8 @@
 """Sets of paths combined: union, intersection, difference, and questions about two of them.
 
 >>> from otimes.algebra import Architecture
->>> from otimes.algebra.paths import PathLanguage, intersection, is_contained
->>> language = PathLanguage(Architecture(3, 4))
+>>> from otimes.algebra.paths import intersection, is_contained
+>>> language = Architecture(3, 4).language
 >>> through, late = language.compile("0.1 > .. > 2.3"), language.compile(".. > 2.*")
 >>> is_contained(through, late), is_contained(late, through)
 (True, False)
