@@ -30,7 +30,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
-from typing import TYPE_CHECKING
 
 from otimes.algebra.expressions import Factor
 from otimes.algebra.layout import Block, build_blocks
@@ -57,11 +56,9 @@ from otimes.algebra.words import Words
 from otimes.errors import UnknownComponentError, UnsupportedError
 
 if TYPE_CHECKING:
-    from otimes.algebra.paths import PathLanguage
-
-if TYPE_CHECKING:
     import networkx as nx
 
+    from otimes.algebra.paths import PathLanguage
     from otimes.algebra.scores import Scores
 
 __all__ = [
@@ -271,13 +268,6 @@ class Architecture:
     def words(self) -> Words:
         """The words that paths spell."""
         return Words(self)
-
-    @cached_property
-    def language(self) -> PathLanguage:
-        """The path language over the components and sources of this architecture."""
-        from otimes.algebra.paths import PathLanguage
-
-        return PathLanguage(self)
 
     @cached_property
     def language(self) -> PathLanguage:
