@@ -103,7 +103,7 @@ def count_walks(
 def walks(
     graph: nx.MultiDiGraph[str], source: str | None = None, target: str = LOGITS
 ) -> Iterator[list[Step]]:
-    """All walks over ``v`` and ``direct`` edges, one by one, longer ones after their beginnings."""
+    """All walks over ``v`` and ``direct`` edges, one by one, depth first."""
     _need(graph, target)
     starts = _with(graph, "role", "source") if source is None else [source]
     for start in starts:

@@ -23,6 +23,7 @@ from otimes.algebra.architecture import Architecture
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
 from otimes.algebra.expressions import Expr, Product
 from otimes.algebra.literal import component
+from otimes.algebra.paths import PathExpression
 from otimes.algebra.printing import Convention, text
 from otimes.algebra.scores.notation import Scale, transposed
 from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
@@ -102,8 +103,23 @@ class Scores:
             notes.append("R = R(j − i), i the query's slot and j the key's")
         if self.shares_keys:
             notes.append(f"W_K is that of key-value head {self.head[0]}.{self.kv_head}")
-        form = text(self.form, convention)
-        return f"{self.scale} · {x} {form} {x}ᵀ{added}, where {'; '.join(notes)}"
+        return f"{self.scale} · {self._factored(x, convention)}{added}, where {'; '.join(notes)}"
+
+    def _factored(self, x: str, convention: Convention) -> str:
+        """The scores as a product over what the head reads."""
+        layer, name = self.head[0], head_name(self.head)
+        biased = [f"{bias}[{layer}]" in self.architecture.biases for bias in ("b_Q", "b_K")]
+        if not any(biased):
+            return f"{x} {text(self.form, convention)} {x}ᵀ"
+        # a weight's name means the transposed matrix in the row convention
+        first, second = ("ᵀ", "") if convention == "column" else ("", "ᵀ")
+        turn = f" R{second} " if self.architecture.positions == "rotary" else " "
+        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{name}]{second} {x}ᵀ"
+        if biased[0]:
+            query = f"({query} + b_Q[{name}]{first})"
+        if biased[1]:
+            key = f"({key} + b_K[{name}]{second})"
+        return query + turn + key
 
     def __str__(self) -> str:
         return self.text()
@@ -118,7 +134,7 @@ class Scores:
         return f"{self.architecture!r}.scores({head_name(self.head)!r}{scale})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScoreSum:
     """Pairs of a query path and a key path, and what positions add: lazy, with its exact size.
 
@@ -139,11 +155,14 @@ class ScoreSum:
     kinds: tuple[str, ...] = KINDS
     only_order: int | None = None
 
-    def where(self, query: str | None = None, key: str | None = None) -> ScoreSum:
+    def where(
+        self, query: str | PathExpression | None = None, key: str | PathExpression | None = None
+    ) -> ScoreSum:
         """The pairs whose sides match path expressions; what positions add is no pair of paths.
 
         Args:
-            query: a path expression for the query side, such as ``0.7`` or ``pos``; None for all.
+            query: a path expression for the query side, such as ``0.7 > ..`` or ``pos``; None for
+                all.
             key: the same for the key side.
         """
         narrowed = self
@@ -274,6 +293,9 @@ class ScoreSum:
                 limit,
             )
         return list(self)
+
+    def __repr__(self) -> str:
+        return f"<ScoreSum of {_large(self.count)} terms>"
 
     def __str__(self) -> str:
         query, key = _large(self.query_paths.count), _large(self.key_paths.count)

@@ -36,12 +36,16 @@ from otimes.algebra.vocabulary import (
     ONES,
     POSITION_IDS,
     W_POS,
+    Component,
     Head,
+    Neuron,
+    component_name,
     head_name,
     of_head,
     of_norm,
 )
 from otimes.algebra.words import Words
+from otimes.errors import UnknownComponentError
 
 Side = Literal["query", "key"]
 QUERY: Final = "query"
@@ -122,6 +126,26 @@ class ReadStream(Architecture):
         norm = norm_word(reading_norm(self.whole, self.reader[0], ATTENTION))
         words.tails = {"stream": norm, "unembed": EMPTY, "logits": EMPTY}
         return words
+
+    def check_head(self, head: Head) -> None:
+        """Raise UnknownComponentError, with what there is, unless the head is before the reader."""
+        self._check_before(head)
+        super().check_head(head)
+
+    def check_neuron(self, neuron: Neuron) -> None:
+        """Raise UnknownComponentError unless the frozen neuron comes before the reader."""
+        self._check_before(neuron)
+        super().check_neuron(neuron)
+
+    def _check_before(self, component: Component) -> None:
+        if self.layers <= component[0] < self.whole.layers:
+            reads = (
+                f"reads layers 0 to {self.layers - 1}" if self.layers else "reads no other layer"
+            )
+            name = component_name(component)
+            raise UnknownComponentError(
+                f"{name} is on no path to head {head_name(self.reader)}, which {reads}", name
+            )
 
     @property
     def paths(self) -> PathSum:

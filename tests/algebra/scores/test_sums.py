@@ -109,6 +109,24 @@ def test_the_key_value_group_is_said() -> None:
     assert "key-value" not in str(Architecture(1, 4).scores("0.3"))
 
 
+def test_the_factored_scores_have_all_that_is_added() -> None:
+    arch = Architecture(2, 1, positions="rotary", biases={"b_Q", "b_K[1]"})
+
+    assert str(arch.scores("0.0")).startswith(
+        "1/√d_head · (x[0] W_Q[0.0]ᵀ + b_Q[0.0]ᵀ) R W_K[0.0] x[0]ᵀ, where"
+    )
+    assert (
+        arch.scores("1.0")
+        .text("row")
+        .startswith(
+            "1/√d_head · (x[1] W_Q[1.0] + b_Q[1.0]) Rᵀ (W_K[1.0]ᵀ x[1]ᵀ + b_K[1.0]ᵀ), where"
+        )
+    )
+    assert str(Architecture(1, 1, positions="alibi").scores("0.0", scale=2.0)).startswith(
+        "2.0 · x[0] W_QK[0.0] x[0]ᵀ + B[0.0], where"
+    )
+
+
 @settings(max_examples=40, deadline=None)
 @given(architectures())
 def test_counts_are_those_of_the_terms(arch: Architecture) -> None:
@@ -144,6 +162,35 @@ def test_repr_names_the_term(name: str) -> None:
     assert eval(repr(scores.query_stream), names) == scores.query_stream
     for term in scores.expand().terms()[::17]:
         assert eval(repr(term), names) == term
+
+
+EXPRESSIONS = (
+    "..", "direct", "0.*", "0.1 > ..", "order=1", "pos", "bias > ..", "!(0.0 > ..) & order=1",
+    "{0.0,1.1} | embed", "bias[2.0.q]", "bias[2.ln1]", "embed > *?", "1.0{2}",
+)  # fmt: skip
+
+
+def test_path_expressions_on_each_side() -> None:
+    arch = Architecture(3, 2, positions="shortformer", norm="layer", biases=True)
+    scores = arch.scores("2.0").expand()
+    pairs = scores.terms()
+    for query, key in product(EXPRESSIONS, repeat=2):
+        if "bias[2.0.q]" in key:  # a source of queries alone
+            continue
+        narrowed = scores.where(query=query, key=key)
+        left, right = scores.query_paths.where(query), scores.key_paths.where(key)
+
+        assert narrowed.count == left.count * right.count
+        expected = [
+            t
+            for t in pairs
+            if isinstance(t, ScoreTerm) and left.contains(t.query) and right.contains(t.key)
+        ]
+        assert narrowed.terms() == expected
+    assert scores.where("pos").query_paths.count == 1
+    assert scores.where("0.1 > ..").query_paths.count == 2 * 3
+    with pytest.raises(UnknownComponentError, match=r"no source 'bias\[2\.0\.q\]'"):
+        scores.where(key="bias[2.0.q]")
 
 
 def test_deep_models_are_counted_and_never_enumerated() -> None:
@@ -182,7 +229,9 @@ def test_other_refusals() -> None:
         small().kind("Q")
     with pytest.raises(UnsupportedError, match="only rotary positions turn queries and keys"):
         small()["direct", "direct"].planes(["0"])
-    with pytest.raises(UnknownComponentError, match=r"no head 1\.4: the model has layers 0 to 0"):
+    with pytest.raises(
+        UnknownComponentError, match=r"1\.4 is on no path to head 1\.4, which reads"
+    ):
         small().where(key="1.4")
     with pytest.raises(LimitError, match="169 terms, more than the limit of 100"):
         small().terms(100)
