@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otimes.algebra.derivations import Derivation
 
 _WIDTH: Final = 96
-_LATEX_WIDTH: Final = 160
+_LATEX_WIDTH: Final = 240
 
 
 def plain(derivation: Derivation) -> str:
