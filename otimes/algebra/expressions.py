@@ -330,6 +330,24 @@ class Product(Nary):
         self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
 
 
+# what `object.__setattr__` would look up by name each time
+_NEW: Final = object.__new__
+_SET_ARGS: Final = Nary.__dict__["args"].__set__
+_SET_TYPE: Final = Expr.__dict__["type"].__set__
+_SET_KEY: Final = Expr.__dict__["_key"].__set__
+_SET_DEPTH: Final = Expr.__dict__["depth"].__set__
+
+
+def word(type_: Type, factors: tuple[Expr, ...], depth: int = 1) -> Product:
+    """``Product.unchecked`` for millions of words; ``depth`` is that of the product."""
+    self = _NEW(Product)
+    _SET_ARGS(self, factors)
+    _SET_TYPE(self, type_)
+    _SET_KEY(self, factors)
+    _SET_DEPTH(self, depth)
+    return self
+
+
 @final
 class Tensor(Nary):
     """A tensor product: one slot for each argument."""
