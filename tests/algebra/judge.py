@@ -7,6 +7,7 @@ Kronecker products are SymPy's own.
 
 from __future__ import annotations
 
+import random
 from functools import reduce
 from math import prod
 from typing import Any
@@ -38,10 +39,17 @@ def size(space: str) -> int:
 
 
 class Judge:
-    """SymPy matrices for all factors; ``definitions`` maps symbols to what they stand for."""
+    """SymPy matrices for all factors; ``definitions`` maps symbols to what they stand for.
 
-    def __init__(self, definitions: dict[Factor, Expr] | None = None) -> None:
+    With a ``seed`` the entries are random integers instead of symbols: polynomials of a whole
+    network would be too large to expand.
+    """
+
+    def __init__(
+        self, definitions: dict[Factor, Expr] | None = None, *, seed: int | None = None
+    ) -> None:
         self.definitions = definitions or {}
+        self.seed = seed
 
     def matrix(self, expr: Expr, type_: Type | None = None) -> Any:
         slots = [s or ("any", "any") for s in (type_ or expr.type).slots or (("any", "any"),)]
@@ -105,8 +113,13 @@ class Judge:
             return turn * sympy.Matrix([[1, 0, 0], [0, a, b], [0, -b, a]])
         name = f"{factor.name}_{factor.label}_{'_'.join(a + b for a, b in slots)}"
         if factor.kind == "diagonal":
-            return sympy.diag(*(sympy.Symbol(f"{name}_{i}") for i in range(rows)))
-        return sympy.Matrix(rows, columns, lambda i, j: sympy.Symbol(f"{name}_{i}_{j}"))
+            return sympy.diag(*(self.entry(f"{name}_{i}") for i in range(rows)))
+        return sympy.Matrix(rows, columns, lambda i, j: self.entry(f"{name}_{i}_{j}"))
+
+    def entry(self, name: str) -> Any:
+        if self.seed is None:
+            return sympy.Symbol(name)
+        return sympy.Integer(random.Random(f"{self.seed} {name}").randint(-9, 9))
 
     def meaning(self, factor: Factor) -> Expr | None:
         """The definitions of the paper, written down here once more."""
