@@ -23,7 +23,7 @@ True
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, pairwise, product
@@ -156,9 +156,7 @@ class PathSum:
         if source.joins != "stream":
             yield ()
             return
-        blocks = list(enumerate(self.architecture.blocks))[source.entry :]
-        heads: list[_Group] = [(n, b.components()[: b.heads]) for n, b in blocks if b.heads]
-        neurons: list[_Group] = [(n, b.components()[b.heads :]) for n, b in blocks if b.neurons]
+        heads, neurons = self._groups(source.entry)
         for more in range(len(neurons) + 1):
             for chosen in combinations(heads, order):
                 for others in combinations(neurons, more):
@@ -167,6 +165,19 @@ class PathSum:
                     if not others or len({number for number, _ in groups}) == len(groups):
                         yield from product(*[parts for _, parts in groups])
 
+    def _groups(self, first: int) -> tuple[list[_Group], list[_Group]]:
+        """The heads and the neurons of each block from ``first`` on."""
+        words = self.architecture.words
+        blocks = list(zip(words.blocks, words.components, strict=True))[first:]
+        heads: list[_Group] = []
+        neurons: list[_Group] = []
+        for number, (block, components) in enumerate(blocks, first):
+            if block.heads:
+                heads.append((number, components[: block.heads]))
+            if block.neurons:
+                neurons.append((number, components[block.heads :]))
+        return heads, neurons
+
     def depth_first(self) -> Iterator[PathTerm]:
         """All paths such that each follows its longest prefix: evaluation shares prefixes."""
         arch = self.architecture
@@ -174,7 +185,7 @@ class PathSum:
             yield from self
             return
         deepest = arch.layers if self.only_order is None else self.only_order
-        everything = [block.components() for block in arch.blocks]
+        everything = arch.words.components
         # once a path has all its heads only neurons can follow
         neurons = [
             parts[block.heads :] for parts, block in zip(everything, arch.blocks, strict=True)
@@ -275,7 +286,9 @@ def _order(components: tuple[Component, ...]) -> int:
     return sum(not isinstance(component, Neuron) for component in components)
 
 
-def _continuations(blocks: list[list[Component]], first: int) -> Iterator[tuple[int, Component]]:
+def _continuations(
+    blocks: Sequence[list[Component]], first: int
+) -> Iterator[tuple[int, Component]]:
     return chain.from_iterable(
         ((number, component) for component in blocks[number])
         for number in range(first, len(blocks))

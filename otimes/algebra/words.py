@@ -63,8 +63,7 @@ class _Ends(NamedTuple):
     reversing: slice
     """Later components first; a constant inside a head brings that head's factors itself."""
     type: Type
-    depth: int
-    """Both of the word, where it has two factors or more."""
+    """That of the word, where it has two factors or more."""
 
 
 class Words:
@@ -73,6 +72,8 @@ class Words:
     def __init__(self, arch: Architecture) -> None:
         """Prepare the parts that are common to all paths."""
         self.blocks: tuple[Block, ...] = arch.blocks
+        # one object for each component: looking up a key that is the same object is quick
+        self.components = tuple(block.components() for block in arch.blocks)
         self.names = _Names()
         self._parts = (_Parts(self, 0), _Parts(self, 1))
         unembed = unembedding(arch)
@@ -107,8 +108,7 @@ class Words:
         slots = own[-1].type.slots if own else None
         domain = slots[0][1] if slots and slots[0] else D_MODEL
         type_ = Type.of((POS, POS) if side == 0 else (VOCAB, domain))
-        depth = 1 + max([part.depth for part in (*tail, *own)], default=0)
-        return _Ends(tail, own, reversing, type_, depth)
+        return _Ends(tail, own, reversing, type_)
 
     def block_of(self, component: Component) -> int:
         """The number of the block that a component stands in."""
@@ -116,26 +116,19 @@ class Words:
             return self._blocks_of_neurons[component.layer]
         return self._blocks_of_heads[component[0]]
 
-    def pattern(self, source: Source, components: tuple[Component, ...]) -> Expr:
-        """The pattern word of a path."""
-        return self._word(0, source, components)
-
-    def weight(self, source: Source, components: tuple[Component, ...]) -> Expr:
-        """The weight word of a path."""
-        return self._word(1, source, components)
-
     def attention(self, source: Source, components: tuple[Component, ...]) -> Expr:
         """The pattern word without the scales of norms."""
-        whole = self.pattern(source, components)
+        whole = self.word(0, source, components)
         factors = whole.args if isinstance(whole, Product) else (whole,)
         return product([f for f in factors if not (isinstance(f, Factor) and f.name == "D")])
 
-    def _word(self, side: int, source: Source, components: tuple[Component, ...]) -> Expr:
-        tail, own, reversing, type_, depth = self._ends[side][source.name]
+    def word(self, side: int, source: Source, components: tuple[Component, ...]) -> Expr:
+        """The pattern word (``side`` 0) or the weight word (1) of a path."""
+        tail, own, reversing, type_ = self._ends[side][source.name]
         if self._single is not None:
             factors = (*tail, *map(self._single[side], components[reversing]), *own)
             if len(factors) > 1:
-                return word(type_, factors, depth)
+                return word(type_, factors)
             return factors[0] if factors else Id
         middle = self._general(side, source, components[reversing])
         factors = (*tail, *chain.from_iterable(middle), *own)
