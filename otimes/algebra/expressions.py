@@ -260,6 +260,16 @@ class Nary(Expr):
         self._fill(type_, args)
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        # what `word` left open, when it is first asked for
+        if name == "depth":
+            object.__setattr__(self, "depth", 1 + max([arg.depth for arg in self.args]))
+            return self.depth
+        if name == "_key":
+            object.__setattr__(self, "_key", self.args)
+            return self._key
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     @property
     def children(self) -> tuple[Expr, ...]:
         """The arguments."""
@@ -328,6 +338,20 @@ class Product(Nary):
             return whole, right
 
         self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
+
+
+# what `object.__setattr__` would look up by name each time
+_NEW: Final = object.__new__
+_SET_ARGS: Final = Nary.__dict__["args"].__set__
+_SET_TYPE: Final = Expr.__dict__["type"].__set__
+
+
+def word(type_: Type, factors: tuple[Expr, ...]) -> Product:
+    """``Product.unchecked`` for millions of words, which leaves open what few are asked for."""
+    self = _NEW(Product)
+    _SET_ARGS(self, factors)
+    _SET_TYPE(self, type_)
+    return self
 
 
 @final

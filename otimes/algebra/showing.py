@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otimes.algebra.derivations import Derivation
 
 _WIDTH: Final = 96
-_LATEX_WIDTH: Final = 160
+_LATEX_WIDTH: Final = 240
 
 
 def plain(derivation: Derivation) -> str:
@@ -56,11 +56,17 @@ def align(derivation: Derivation) -> str:
     r"""An ``align*`` environment; the reasons stand in a second column."""
     rows = list[str]()
     for number, expr in enumerate(derivation.expressions):
-        reason = "" if not number else rf" && \text{{{derivation.steps[number - 1].rule}}}"
+        reason = (
+            "" if not number else rf" && \text{{{_escaped(derivation.steps[number - 1].rule)}}}"
+        )
         first, *more = _latex_lines(expr)
         rows.append(f"{'={}' if number else ''}& {first}{reason}")
         rows.extend(rf"& \quad {line}" for line in more)
     return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}"
+
+
+def _escaped(rule: str) -> str:
+    return rule.replace("_", r"\_")
 
 
 def _addends(expr: Expr, *, latex: bool) -> list[str]:

@@ -66,12 +66,12 @@ class PathTerm:
     @property
     def pattern(self) -> Expr:
         """The pattern word, ``A[1.4] A[0.7]``, norm scales included; ``Id`` for a direct path."""
-        return self.architecture.words.pattern(self.source, self.components)
+        return self.architecture.words.word(0, self.source, self.components)
 
     @property
     def weight(self) -> Expr:
         """The weight word from the source to the logits, ``W_U W_OV[1.4] W_OV[0.7] W_E``."""
-        return self.architecture.words.weight(self.source, self.components)
+        return self.architecture.words.word(1, self.source, self.components)
 
     @property
     def attention(self) -> Expr:

@@ -67,7 +67,7 @@ def _key(addend: Expr, kept: int) -> Hashable:
     first, rest = _parts(addend)
     if isinstance(first, Tensor) and len(first.args) == 2:
         return first.args[kept], rest
-    return addend
+    return object()  # with nothing, not even its equal: that is for like terms
 
 
 def _together(group: list[Expr], kept: int) -> Expr:

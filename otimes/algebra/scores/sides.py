@@ -32,6 +32,7 @@ from otimes.algebra.expansion import PathSum
 from otimes.algebra.expressions import Expr
 from otimes.algebra.layout import ATTENTION, EMPTY, norm_word, reading_norm
 from otimes.algebra.sources import Source
+from otimes.algebra.types import D_MODEL
 from otimes.algebra.vocabulary import (
     ONES,
     POSITION_IDS,
@@ -122,10 +123,9 @@ class ReadStream(Architecture):
     @cached_property
     def words(self) -> Words:
         """The words from the sources to what the head reads: the last factor is its norm's."""
-        words = Words(self)
         norm = norm_word(reading_norm(self.whole, self.reader[0], ATTENTION))
-        words.tails = {"stream": norm, "unembed": EMPTY, "logits": EMPTY}
-        return words
+        tails = {"stream": norm, "unembed": EMPTY, "logits": EMPTY}
+        return Words(self, tails, codomain=D_MODEL)
 
     def check_head(self, head: Head) -> None:
         """Raise UnknownComponentError, with what there is, unless the head is before the reader."""
