@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from otimes.algebra.architecture import Architecture
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
@@ -30,6 +31,9 @@ from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
 from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
 from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, of_head
 from otimes.errors import LimitError, NotationError, UnknownComponentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from otimes.algebra.derivations import Derivation
 
 ADDITIVE = ("alibi", "relative")
 """Positions that add a matrix to the scores."""
@@ -93,6 +97,17 @@ class Scores:
     def expand(self) -> ScoreSum:
         """The lazy sum over pairs of paths."""
         return ScoreSum(self, self.query_stream.paths, self.key_stream.paths)
+
+    def derive(self) -> Derivation:
+        """The derivation of the sum over pairs from the streams, step by step, without the scale.
+
+        Raises:
+            UnsupportedError: where there are sources beside the tokens, or rotary positions.
+            LimitError: if there are too many pairs to write out.
+        """
+        from otimes.algebra.scores.deriving import derive_scores
+
+        return derive_scores(self)
 
     def text(self, convention: Convention = "column") -> str:
         """The factored form with what its symbols are, in the column or the row convention."""
