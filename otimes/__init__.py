@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from otimes.algebra import (
         Architecture,
+        Derivation,
         Id,
         PathSum,
         PathTerm,
+        check_derivation,
+        equivalent,
+        parse,
+        partial_expansion,
         pattern,
         tensor,
         vector,
@@ -24,7 +29,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "otimes.algebra": (
-        "Architecture", "Id", "PathSum", "PathTerm", "pattern", "tensor", "vector", "weight",
+        "Architecture", "Derivation", "Id", "PathSum", "PathTerm", "check_derivation", "equivalent",
+        "parse", "partial_expansion", "pattern", "tensor", "vector", "weight",
     ),
     "otimes.bridge": ("Model", "Run", "load", "logit_shares", "verify"),
     "otimes.errors": ("OtimesError",),
@@ -37,6 +43,7 @@ __version__ = version("otimes")
 __all__ = [
     "Architecture",
     "Certificate",
+    "Derivation",
     "Id",
     "LogitShares",
     "Model",
@@ -44,8 +51,12 @@ __all__ = [
     "PathSum",
     "PathTerm",
     "Run",
+    "check_derivation",
+    "equivalent",
     "load",
     "logit_shares",
+    "parse",
+    "partial_expansion",
     "pattern",
     "shipped",
     "tensor",

@@ -34,6 +34,14 @@ class UnknownComponentError(OtimesError):
         self.name = name
 
 
+class UnknownPathPartError(NotationError, UnknownComponentError):
+    """A head, neuron or source in a path expression that the architecture does not have."""
+
+    def __init__(self, message: str, name: str, text: str, position: int) -> None:
+        OtimesError.__init__(self, f"{message}\n  {text}\n  {' ' * position}^")
+        self.name, self.text, self.position = name, text, position
+
+
 class LimitError(OtimesError):
     """More than a stated limit: ``count`` is what it would take, ``limit`` what is allowed."""
 

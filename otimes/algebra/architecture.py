@@ -1,4 +1,4 @@
-"""The symbolic transformer: its heads, its sources and its unexpanded logits.
+"""The symbolic transformer: its components, its sources and its unexpanded logits.
 
 With the attention patterns fixed, a head is ``A ⊗ W_OV`` (Elhage et al. 2021) and the logits are
 a product of sums. Where the model has one source, the token embedding, this is an operator on the
@@ -7,99 +7,134 @@ one-hot tokens:
 >>> print(Architecture(layers=2, heads=1).logits)
 (Id ⊗ W_U)(Id + A[1.0] ⊗ W_OV[1.0])(Id + A[0.0] ⊗ W_OV[0.0])(Id ⊗ W_E)
 
+Norms with their scales held fixed are factors of the same form:
+
+>>> print(Architecture(layers=1, heads=2, norm="rms").logits)
+(Id ⊗ W_U)(D[final] ⊗ Γ[final])(Id + (A[0.0] ⊗ W_OV[0.0]
++ A[0.1] ⊗ W_OV[0.1])(D[0.ln1] ⊗ Γ[0.ln1]))(Id ⊗ W_E)
+
 Learned positions and biases enter beside the tokens, so then the logits are a sum over the input
 vectors: the one-hot tokens ``t``, the one-hot positions ``p`` and ``ones``, a 1 at each position:
 
 >>> print(Architecture(layers=1, heads=1, biases={"b_V", "b_O"}).logits)
-(Id ⊗ W_U)((Id + A[0.0] ⊗ W_OV[0.0])(Id ⊗ W_E) t + (A[0.0] ⊗ W_O[0.0] b_V[0.0]) ones + (Id ⊗ b_O[0]) ones)
+(Id ⊗ W_U)((Id + A[0.0] ⊗ W_OV[0.0])(Id ⊗ W_E) t
++ (A[0.0] ⊗ W_O[0.0] b_V[0.0]) ones + (Id ⊗ b_O[0]) ones)
 
-Every constant has exactly one home. ``b_O`` is the source ``bias[l.attn]``, which is written
-directly; ``b_V`` moves through its head's pattern and is the source ``bias[l.h]``, whose paths
-begin with that head; ``b_U`` is ``bias[unembed]``.
+Every constant has exactly one home; see :mod:`otimes.algebra.sources`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from otimes.algebra.expressions import Expr, Factor, Id, Product, Sum, pattern, tensor, vector, weight
-from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB
+from otimes.algebra.expressions import Factor
+from otimes.algebra.layout import Block, build_blocks
+from otimes.algebra.logits import Logits
+from otimes.algebra.sources import Source, build_sources
+from otimes.algebra.vocabulary import (
+    B_U,
+    MULTIPLIERS,
+    ONES,
+    POSITION_IDS,
+    TOKENS,
+    W_E,
+    W_POS,
+    W_U,
+    Component,
+    Head,
+    Neuron,
+    attention,
+    component_name,
+    head_name,
+    ov,
+)
+from otimes.algebra.words import Words
 from otimes.errors import UnknownComponentError, UnsupportedError
 
 if TYPE_CHECKING:
-    from otimes.algebra.expansion import PathSum
+    import networkx as nx
 
-POSITIONS = ("none", "learned", "shortformer")
+    from otimes.algebra.paths import PathLanguage
+    from otimes.algebra.scores import Scores
+
+__all__ = [
+    "ATTENTION_BIASES",
+    "B_U",
+    "ONES",
+    "POSITIONS",
+    "POSITION_IDS",
+    "TOKENS",
+    "W_E",
+    "W_POS",
+    "W_U",
+    "Architecture",
+    "Component",
+    "Head",
+    "Logits",
+    "Neuron",
+    "Source",
+    "attention",
+    "head_name",
+    "ov",
+]
+
+POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi", "relative")
+NORMS = (None, "layer", "rms")
+PLACEMENTS = ("pre", "post", "sandwich")
+MLPS = (None, "source", "frozen")
+PARALLEL = (False, True, "shared")
 ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
 
-Head = tuple[int, int]
-"""(layer, head), zero-based."""
 
-W_E = weight("W_E", D_MODEL, VOCAB)
-W_POS = weight("W_pos", D_MODEL, N_CTX)
-W_U = weight("W_U", VOCAB, D_MODEL)
-B_U = weight("b_U", VOCAB, ONE)
-TOKENS = vector("t", POS, VOCAB)
-POSITION_IDS = vector("p", POS, N_CTX)
-ONES = vector("ones", POS, ONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where paths start.
-
-    ``entry`` is the first block that can read what the source wrote (the number of layers: the
-    unembedding alone). ``head`` is the head through whose pattern a value bias enters.
-    """
-
-    name: str
-    kind: str
-    entry: int
-    head: Head | None
-    input: Factor
-    weight: tuple[Factor, ...]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def head_name(head: Head) -> str:
-    """Write (1, 4) as ``1.4``."""
-    return f"{head[0]}.{head[1]}"
-
-
-def ov(head: Head) -> Factor:
-    """``W_OV = W_O W_V`` of a head."""
-    return weight("W_OV", D_MODEL, D_MODEL, label=head_name(head))
-
-
-def attention(head: Head) -> Factor:
-    """The attention pattern of a head, rows are destinations."""
-    return pattern("A", label=head_name(head))
-
-
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Architecture:
-    """Layers of attention heads around a residual stream.
+    """Layers of attention heads, and MLPs where there are any, around a residual stream.
 
     Args:
         layers: the number of layers, 0 or more.
         heads: heads in each layer, or one number for each layer.
-        positions: ``none``, ``learned`` (added to the stream: the source ``pos``) or
-            ``shortformer`` (enter queries and keys only, never the stream).
-        biases: True for all, or names: ``b_V`` is in every layer, ``b_V[1]`` in layer 1 alone;
-            ``b_Q``, ``b_K``, ``b_V``, ``b_O`` and ``b_U``.
+        kv_heads: key-value groups in each layer, the heads' number where absent; query head ``h``
+            uses group ``h // (heads / kv_heads)``.
+        positions: ``none``, ``learned`` (added to the stream: the source ``pos``), ``shortformer``
+            (enter queries and keys only, never the stream), ``rotary``, ``alibi`` or ``relative``
+            (T5's); the last four act on attention scores alone.
+        token_types: whether token types are added to the stream: the source ``type``.
+        norm: ``layer``, ``rms`` or None; frozen norms are factors ``D ⊗ Γ``.
+        norm_placement: ``pre``, ``post`` or ``sandwich`` (before and behind each branch).
+        final_norm: whether a norm stands before the unembedding; by default where norms are
+            ``pre`` or ``sandwich``.
+        embed_norm: whether the embeddings are normed.
+        mlp: ``source`` (paths start at the MLP's output), ``frozen`` (each neuron is a component
+            with its secant slope; a gated MLP's gate is frozen) or None.
+        neurons: with frozen MLPs, neurons in each layer, or one number for each layer.
+        parallel: whether attention and MLP of a layer read the same stream, each through its own
+            norm, or through one norm (``"shared"``).
+        multipliers: any of ``embed``, ``residual`` and ``logits``.
+        biases: True for all that this architecture can have, or names: ``b_V`` is in every layer,
+            ``b_V[1]`` in layer 1 alone; ``b_Q``, ``b_K``, ``b_V``, ``b_O``; ``b_in``, ``b_out``;
+            those of norms, ``b_ln1``, ``b_ln2``, ``b_ln1_post``, ``b_ln2_post``, ``b_final``,
+            ``b_embed``; and ``b_U``.
 
     Raises:
-        UnsupportedError: for sizes, positions or biases that no model has.
+        UnsupportedError: for what no model has; it names what there is.
     """
 
     heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
     positions: str
+    token_types: bool
+    norm: str | None
+    norm_placement: str
+    final_norm: bool
+    embed_norm: bool
+    mlp: str | None
+    neurons: tuple[int, ...]
+    parallel: bool | str
+    multipliers: frozenset[str]
     biases: frozenset[str]
 
     def __init__(
@@ -107,24 +142,51 @@ class Architecture:
         layers: int,
         heads: int | Sequence[int],
         *,
+        kv_heads: int | Sequence[int] | None = None,
         positions: str = "none",
+        token_types: bool = False,
+        norm: str | None = None,
+        norm_placement: str = "pre",
+        final_norm: bool | None = None,
+        embed_norm: bool = False,
+        mlp: str | None = None,
+        neurons: int | Sequence[int] | None = None,
+        parallel: bool | str = False,
+        multipliers: Iterable[str] = (),
         biases: bool | Iterable[str] = False,
     ) -> None:
         _size("layers", layers)
-        per_layer = (heads,) * layers if isinstance(heads, int) else tuple(heads)
-        for number in (heads,) if isinstance(heads, int) else per_layer:
-            _size("heads", number)
-        if len(per_layer) != layers:
-            raise UnsupportedError(
-                f"heads has {len(per_layer)} numbers for {layers} layers; give one for each layer"
-            )
-        if positions not in POSITIONS:
-            raise UnsupportedError(
-                f"unknown positions {positions!r}; known are {', '.join(POSITIONS)}"
-            )
-        object.__setattr__(self, "heads", per_layer)
-        object.__setattr__(self, "positions", positions)
-        object.__setattr__(self, "biases", _bias_names(biases, layers))
+        per_layer = _per_layer("heads", heads, layers)
+        groups = per_layer if kv_heads is None else _per_layer("kv_heads", kv_heads, layers)
+        _check_groups(per_layer, groups)
+        _one_of("positions", positions, POSITIONS)
+        _one_of("norm", norm, NORMS)
+        _one_of("norm_placement", norm_placement, PLACEMENTS)
+        _one_of("mlp", mlp, MLPS)
+        _one_of("parallel", parallel, PARALLEL)
+        scaled = frozenset((multipliers,) if isinstance(multipliers, str) else multipliers)
+        for name in sorted(scaled):
+            _one_of("multiplier", name, tuple(MULTIPLIERS))
+        _check_combination(norm, norm_placement, final_norm, embed_norm, mlp, neurons, parallel)
+        values = {
+            "heads": per_layer,
+            "kv_heads": groups,
+            "positions": positions,
+            "token_types": bool(token_types),
+            "norm": norm,
+            # where there are no norms they have no place: equal models are equal
+            "norm_placement": norm_placement if norm is not None else "pre",
+            "final_norm": norm is not None
+            and (norm_placement != "post" if final_norm is None else bool(final_norm)),
+            "embed_norm": bool(embed_norm),
+            "mlp": mlp,
+            "neurons": _per_layer("neurons", neurons or 0, layers),
+            "parallel": parallel,
+            "multipliers": scaled,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "biases", _bias_names(biases, self))
 
     @property
     def layers(self) -> int:
@@ -132,138 +194,226 @@ class Architecture:
         return len(self.heads)
 
     def __repr__(self) -> str:
-        same = len(set(self.heads)) == 1
-        heads = repr(self.heads[0] if same else self.heads)
-        positions = f", positions={self.positions!r}" if self.positions != "none" else ""
-        biases = f", biases={sorted(self.biases)!r}" if self.biases else ""
-        return f"Architecture(layers={self.layers}, heads={heads}{positions}{biases})"
+        plain = Architecture(self.layers, self.heads)
+        shown = [f"layers={self.layers}", f"heads={_short(self.heads)}"]
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if field.name == "final_norm" and value == (
+                self.norm is not None and self.norm_placement != "post"
+            ):
+                continue
+            needed = field.name == "neurons" and self.mlp == "frozen"
+            if needed or value != getattr(plain, field.name):
+                if isinstance(value, frozenset):
+                    value = sorted(value)
+                text = _short(value) if isinstance(value, tuple) else repr(value)
+                shown.append(f"{field.name}={text}")
+        return f"Architecture({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, object]:
+        # what is made on demand is made again on demand
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check_head(self, head: Head) -> None:
         """Raise UnknownComponentError, with what there is, unless the head exists."""
+        self._check_layer(head[0], f"head {head_name(head)}", head_name(head))
         layer, index = head
+        if not 0 <= index < self.heads[layer]:
+            last = self.heads[layer] - 1
+            known = f"heads 0 to {last}" if last >= 0 else "no heads"
+            raise UnknownComponentError(
+                f"no head {head_name(head)}: layer {layer} has {known}", head_name(head)
+            )
+
+    def check_neuron(self, neuron: Neuron) -> None:
+        """Raise UnknownComponentError, with what there is, unless the frozen neuron exists."""
+        name = component_name(neuron)
+        if self.mlp != "frozen":
+            raise UnknownComponentError(
+                f"no component {name}: the MLPs of this model are "
+                + ("sources, which stand in front of a path" if self.mlp else "absent")
+                + '; mlp="frozen" makes each neuron a component',
+                name,
+            )
+        self._check_layer(neuron.layer, f"neuron {name}", name)
+        if not 0 <= neuron.number < self.neurons[neuron.layer]:
+            raise UnknownComponentError(
+                f"no neuron {name}: layer {neuron.layer} has neurons n0 to "
+                f"n{self.neurons[neuron.layer] - 1}",
+                name,
+            )
+
+    def _check_layer(self, layer: int, what: str, name: str) -> None:
         if not 0 <= layer < self.layers:
             known = f"layers 0 to {self.layers - 1}" if self.layers else "no layers"
-            raise UnknownComponentError(
-                f"no head {head_name(head)}: the model has {known}", head_name(head)
-            )
-        if not 0 <= index < self.heads[layer]:
-            raise UnknownComponentError(
-                f"no head {head_name(head)}: layer {layer} has heads 0 to {self.heads[layer] - 1}",
-                head_name(head),
-            )
+            raise UnknownComponentError(f"no {what}: the model has {known}", name)
+
+    def kv_head(self, head: Head) -> int:
+        """The key-value group of a query head."""
+        self.check_head(head)
+        layer, index = head
+        return index // (self.heads[layer] // self.kv_heads[layer])
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The steps of the stream; without MLPs, or with parallel ones, one for each layer."""
+        return build_blocks(self)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """All sources, in the order of their entry."""
-        found = [Source("embed", "embed", 0, None, TOKENS, (W_E,))]
-        if self.positions == "learned":
-            found.append(Source("pos", "pos", 0, None, POSITION_IDS, (W_POS,)))
-        for layer, heads in enumerate(self.heads):
-            if f"b_V[{layer}]" in self.biases:
-                for head in ((layer, index) for index in range(heads)):
-                    name = head_name(head)
-                    words = (
-                        weight("W_O", D_MODEL, D_HEAD, label=name),
-                        weight("b_V", D_HEAD, ONE, label=name),
-                    )
-                    found.append(Source(f"bias[{name}]", "bias", layer + 1, head, ONES, words))
-            if f"b_O[{layer}]" in self.biases:
-                bias = weight("b_O", D_MODEL, ONE, label=str(layer))
-                found.append(Source(f"bias[{layer}.attn]", "bias", layer + 1, None, ONES, (bias,)))
-        if "b_U" in self.biases:
-            found.append(Source("bias[unembed]", "bias", self.layers, None, ONES, (B_U,)))
-        return tuple(found)
+        return build_sources(self, self.blocks)
+
+    @cached_property
+    def words(self) -> Words:
+        """The words that paths spell."""
+        return Words(self)
+
+    @cached_property
+    def language(self) -> PathLanguage:
+        """The path language over the components and sources of this architecture."""
+        from otimes.algebra.paths import PathLanguage
+
+        return PathLanguage(self)
+
+    @cached_property
+    def symbols(self) -> dict[str, Factor]:
+        """Every symbol of this architecture by the name that it prints: a context to parse in."""
+        from otimes.algebra.contexts import symbols_of
+
+        return symbols_of(self)
 
     @property
     def logits(self) -> Logits:
         """The factored, unexpanded logits; ``.expand()`` gives the sum over paths."""
         return Logits(self)
 
+    def scores(self, head: str | Head, *, scale: float | None = None) -> Scores:
+        """The unexpanded attention scores of a head; ``.expand()`` gives pairs of paths.
 
-@dataclass(frozen=True)
-class Logits:
-    """The logits of an architecture as one expression that knows how to expand."""
+        Args:
+            head: ``1.4``, ``L1H4`` or (1, 4).
+            scale: what raw dot products are multiplied by, ``1/√d_head`` by default.
+        """
+        from otimes.algebra.scores import Scores
 
-    architecture: Architecture
+        return Scores(self, head, scale=scale)
 
-    @cached_property
-    def expression(self) -> Expr:
-        """The product of sums; see the module's text for its form with several sources."""
-        arch = self.architecture
-        if len(arch.sources) == 1:
-            blocks = [_block(arch, layer) for layer in reversed(range(arch.layers))]
-            return Product(tensor(Id, W_U), *blocks, tensor(Id, W_E))
-        written = {
-            entry: [_written(s) for s in arch.sources if s.entry == entry and s.weight[0] != B_U]
-            for entry in range(arch.layers + 1)
-        }
-        stream = _sum(written[0])
-        for layer in range(arch.layers):
-            through = Product(_block(arch, layer), *_factors(stream))
-            stream = _sum([through, *written[layer + 1]])
-        logits = Product(tensor(Id, W_U), *_factors(stream))
-        unembed_bias = [_written(s) for s in arch.sources if s.weight[0] == B_U]
-        return _sum([logits, *unembed_bias])
+    def graph(self, *, stream: bool = False) -> nx.MultiDiGraph[str]:
+        """The graph of paths; see :mod:`otimes.algebra.graph`.
 
-    def expand(self) -> PathSum:
-        """The lazy sum over paths: knows its count, iterates over named terms."""
-        from otimes.algebra.expansion import PathSum
+        Args:
+            stream: whether the stream's states are nodes, as deep models need it.
+        """
+        from otimes.algebra.graph import path_graph
 
-        return PathSum(self.architecture)
-
-    def __str__(self) -> str:
-        return str(self.expression)
-
-    @property
-    def latex(self) -> str:
-        """LaTeX of the factored form."""
-        return self.expression.latex
-
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return path_graph(self, stream=stream)
 
 
-def _block(arch: Architecture, layer: int) -> Expr:
-    heads = ((layer, index) for index in range(arch.heads[layer]))
-    return Sum(Id, *(tensor(attention(head), ov(head)) for head in heads))
+def _short(per_layer: tuple[int, ...]) -> str:
+    return repr(per_layer[0] if len(set(per_layer)) == 1 else per_layer)
 
 
-def _written(source: Source) -> Expr:
-    moved = Id if source.head is None else attention(source.head)
-    word = source.weight[0] if len(source.weight) == 1 else Product(*source.weight)
-    return Product(tensor(moved, word), source.input)
-
-
-def _sum(parts: list[Expr]) -> Expr:
-    return parts[0] if len(parts) == 1 else Sum(*parts)
-
-
-def _factors(expr: Expr) -> tuple[Expr, ...]:
-    return expr.args if isinstance(expr, Product) else (expr,)
-
-
-def _size(what: str, value: int) -> None:
+def _size(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnsupportedError(f"{what} must be an integer of 0 or more, not {value!r}")
 
 
-def _bias_names(biases: bool | Iterable[str], layers: int) -> frozenset[str]:
-    if isinstance(biases, str):
-        biases = (biases,)
-    if isinstance(biases, bool):
-        biases = (*ATTENTION_BIASES, "b_U") if biases else ()
-    names = set[str]()
-    for name in biases:
-        match = re.fullmatch(r"(b_[QKVO])(?:\[(\d+)\])?", name)
-        if name == "b_U":
-            names.add(name)
-        elif match is None or (match[2] is not None and int(match[2]) >= layers):
+def _per_layer(what: str, numbers: int | Sequence[int], layers: int) -> tuple[int, ...]:
+    if isinstance(numbers, int):
+        _size(what, numbers)
+        return (numbers,) * layers
+    found = tuple(numbers)
+    for number in found:
+        _size(what, number)
+    if len(found) != layers:
+        raise UnsupportedError(
+            f"{what} has {len(found)} numbers for {layers} layers; give one for each layer"
+        )
+    return found
+
+
+def _one_of(what: str, value: object, known: Sequence[object]) -> None:
+    if value not in known:
+        names = ", ".join(str(name) for name in known)
+        raise UnsupportedError(f"unknown {what} {value!r}; known are {names}")
+
+
+def _check_groups(heads: tuple[int, ...], groups: tuple[int, ...]) -> None:
+    for layer, (own, shared) in enumerate(zip(heads, groups, strict=True)):
+        if own and (not shared or own % shared):
             raise UnsupportedError(
-                f"unknown bias {name!r}: use b_Q, b_K, b_V or b_O for every layer, b_V[1] for "
-                f"layer 1 of 0 to {layers - 1}, and b_U"
+                f"{own} heads cannot share {shared} key-value heads in layer {layer}: the number "
+                "of heads must be a multiple of kv_heads"
+            )
+
+
+def _check_combination(
+    norm: str | None,
+    placement: str,
+    final_norm: bool | None,
+    embed_norm: bool,
+    mlp: str | None,
+    neurons: object,
+    parallel: bool | str,
+) -> None:
+    if norm is None and (final_norm or embed_norm):
+        raise UnsupportedError("final_norm and embed_norm need a norm: layer or rms")
+    if neurons is not None and mlp != "frozen":
+        raise UnsupportedError(f'neurons are components of frozen MLPs: mlp="frozen", not {mlp!r}')
+    if mlp == "frozen" and neurons is None:
+        raise UnsupportedError("frozen MLPs need neurons=, their number in each layer")
+    if parallel and mlp is None:
+        raise UnsupportedError("a parallel block needs an MLP beside its attention: mlp=")
+    if parallel and norm is not None and placement == "post":
+        raise UnsupportedError(
+            "a parallel block with post-norms is no known architecture: use pre or sandwich"
+        )
+
+
+_LAYER_BIAS = re.compile(r"(b_(?:[QKVO]|in|out|ln[12](?:_post)?))(?:\[(\d+)\])?")
+
+
+def _bias_names(biases: bool | Iterable[str], arch: Architecture) -> frozenset[str]:
+    """Bias names with their layers, checked against what the architecture can have."""
+    everywhere, once = _possible_biases(arch)
+    if isinstance(biases, bool):
+        biases = (*everywhere, *once) if biases else ()
+    names = set[str]()
+    for name in (biases,) if isinstance(biases, str) else biases:
+        match = _LAYER_BIAS.fullmatch(name)
+        if name in once:
+            names.add(name)
+        elif (
+            match is None
+            or match[1] not in everywhere
+            or (match[2] is not None and int(match[2]) >= arch.layers)
+        ):
+            raise UnsupportedError(
+                f"unknown bias {name!r}: use {', '.join(everywhere[:-1])} or {everywhere[-1]} for "
+                f"every layer, b_V[1] for layer 1 of 0 to {arch.layers - 1}, and "
+                f"{', '.join(reversed(once))}"
             )
         elif match[2] is not None:
             names.add(f"{match[1]}[{int(match[2])}]")
         else:
-            names.update(f"{match[1]}[{layer}]" for layer in range(layers))
+            names.update(f"{match[1]}[{layer}]" for layer in range(arch.layers))
     return frozenset(names)
+
+
+def _possible_biases(arch: Architecture) -> tuple[list[str], list[str]]:
+    everywhere, once = list[str](ATTENTION_BIASES), ["b_U"]
+    if arch.mlp is not None:
+        everywhere += ["b_in", "b_out"]
+    if arch.norm is not None:
+        branches = ["ln1"] if arch.mlp is None else ["ln1", "ln2"]
+        everywhere += [
+            f"b_{norm}" for norm in branches if arch.parallel != "shared" or norm != "ln2"
+        ]
+        if arch.norm_placement == "sandwich":
+            everywhere += [f"b_{norm}_post" for norm in branches]
+        if arch.final_norm:
+            once.append("b_final")
+        if arch.embed_norm:
+            once.append("b_embed")
+    return everywhere, once

@@ -1,7 +1,7 @@
 """The sum over paths: the logits expanded into named terms, lazily, with counts in closed form.
 
 Distributing ``(Id ⊗ W_U) Π_l (Id + Σ_h A ⊗ W_OV) (Id ⊗ W_E)`` and applying the mixed-product
-property gives one term for each choice of at most one head in each layer:
+property gives one term for each choice of at most one component in each block:
 
 >>> from otimes.algebra import Architecture
 >>> paths = Architecture(layers=2, heads=1).logits.expand()
@@ -14,10 +14,18 @@ embed > 0.0          head     A[0.0] ⊗ W_U W_OV[0.0] W_E
 embed > 1.0          head     A[1.0] ⊗ W_U W_OV[1.0] W_E
 embed > 0.0 > 1.0    virtual  A[1.0] A[0.0] ⊗ W_U W_OV[1.0] W_OV[0.0] W_E
 
-The count is Σ over sources of Π over later blocks of (1 + heads), known without enumerating:
+The count is Σ over sources of Π over later blocks of (1 + components), known without enumerating:
 
->>> Architecture(layers=100, heads=100).logits.expand().count == 101**100
+>>> deep = Architecture(layers=100, heads=100).logits.expand()
+>>> deep.count == 101**100
 True
+
+``where`` narrows a sum to the paths that an expression matches (see :mod:`otimes.algebra.paths`),
+and sums are combined as sets:
+
+>>> through = deep.where("0.7 > .. > 50.1")
+>>> through.count == 101**49, through <= deep, through & deep.order(1)
+(True, True, <PathSum of 0 paths>)
 """
 
 from __future__ import annotations
@@ -26,174 +34,107 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise, product
+from itertools import islice
+from math import floor, log10
 
-from otimes.algebra.architecture import W_U, Architecture, Head, Source, attention, ov
-from otimes.algebra.expressions import Expr, Id, Product, tensor
-from otimes.algebra.literal import Selection, parse_literal, reaches, write_path
+from otimes.algebra.architecture import Architecture, Source
+from otimes.algebra.paths import (
+    Automaton,
+    PathExpression,
+    depth_first,
+    difference,
+    head_word_counts,
+    in_order,
+    intersection,
+    is_contained,
+    overlap,
+    union,
+)
+from otimes.algebra.terms import PathTerm
 from otimes.errors import LimitError, UnknownComponentError
+
+__all__ = ["DEFAULT_LIMIT", "PathSum", "PathTerm"]
 
 DEFAULT_LIMIT = 10_000
 
 
-class PathTerm:
-    """One path from a source through heads to the logits, and its ``A ⊗ W``.
-
-    ``heads`` are in reading order, earliest first. Words are built when asked for.
-    """
-
-    __slots__ = ("architecture", "heads", "source")
-
-    def __init__(self, architecture: Architecture, source: Source, heads: tuple[Head, ...]) -> None:
-        """Name a path; whether it is one is checked by ``PathSum`` and not here."""
-        self.architecture = architecture
-        self.source = source
-        self.heads = heads
-
-    @property
-    def path(self) -> str:
-        """The path with its source, such as ``embed > 0.7 > 1.4``."""
-        return write_path(self.source, self.heads)
-
-    @property
-    def short_path(self) -> str:
-        """The path without its source where the model has no other."""
-        only = len(self.architecture.sources) == 1
-        return write_path(None if only else self.source, self.heads)
-
-    @property
-    def order(self) -> int:
-        """The number of attention heads on the path."""
-        return len(self.heads)
-
-    @property
-    def kind(self) -> str:
-        """``direct``, ``head`` (one head) or ``virtual`` (two or more)."""
-        return ("direct", "head")[self.order] if self.order < 2 else "virtual"
-
-    @property
-    def pattern(self) -> Expr:
-        """The pattern word, ``A[1.4] A[0.7]``; ``Id`` for a direct path."""
-        return _word([attention(head) for head in reversed(self.heads)])
-
-    @property
-    def weight(self) -> Expr:
-        """The weight word from the source to the logits, ``W_U W_OV[1.4] W_OV[0.7] W_E``."""
-        if self.source.name == "bias[unembed]":
-            return self.source.weight[0]
-        inner = self.heads if self.source.head is None else self.heads[1:]
-        return _word([W_U, *(ov(head) for head in reversed(inner)), *self.source.weight])
-
-    @property
-    def operator(self) -> Expr:
-        """``pattern ⊗ weight``."""
-        return tensor(self.pattern, self.weight)
-
-    @property
-    def expression(self) -> Expr:
-        """The term as it stands in the sum: applied to its input where there are several."""
-        if len(self.architecture.sources) == 1:
-            return self.operator
-        return Product(self.operator, self.source.input)
-
-    @property
-    def latex(self) -> str:
-        """LaTeX of ``pattern ⊗ weight``."""
-        return self.operator.latex
-
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
-
-    def __str__(self) -> str:
-        return str(self.operator)
-
-    def __repr__(self) -> str:
-        return f"{self.architecture!r}.logits.expand()[{self.path!r}]"
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, PathTerm)
-            and self.heads == other.heads
-            and self.source == other.source
-            and self.architecture == other.architecture
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.heads, self.source.name))
-
-
-def _word(factors: list[Expr]) -> Expr:
-    if not factors:
-        return Id
-    return factors[0] if len(factors) == 1 else Product(*factors)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PathSum:
     """A set of paths of an architecture: lazy, with its exact size.
 
-    Iteration is by order, then by source, then by layer and head, and always the same.
-    ``only_order`` and ``selection`` narrow it; use ``order`` and ``where`` rather than these.
+    Iteration is by order (the number of heads), then by source, then by the number of neurons, by
+    layer and by head, and always the same. Sums of one architecture are sets: ``a | b``, ``a & b``,
+    ``a - b``, ``~a`` (within all paths), ``a <= b`` (``b`` has all paths of ``a``), ``a == b``.
+
+    ``only_order`` and ``selection`` narrow a sum; use ``order`` and ``where`` rather than these.
     """
 
     architecture: Architecture
     only_order: int | None = None
-    selection: Selection | None = None
+    selection: Automaton | None = None
 
-    def where(self, path: str) -> PathSum:
-        """The paths that a literal path matches; see :mod:`otimes.algebra.literal`."""
-        return PathSum(self.architecture, self.only_order, parse_literal(path, self.architecture))
+    def where(self, path: str | PathExpression) -> PathSum:
+        """Those of the paths that an expression matches; see :mod:`otimes.algebra.paths`.
+
+        Raises:
+            NotationError: pointing at the character, if it is no path expression of this model.
+            LimitError: if the expression is too large to compile.
+        """
+        chosen = self.architecture.language.compile(path)
+        if self.selection is not None:
+            chosen = intersection(self.selection, chosen)
+        return PathSum(self.architecture, self.only_order, chosen)
 
     def order(self, order: int) -> PathSum:
-        """The paths with exactly ``order`` heads."""
-        return PathSum(self.architecture, order, self.selection)
+        """Those of the paths with exactly ``order`` heads."""
+        if self.only_order in (None, order):
+            return PathSum(self.architecture, order, self.selection)
+        return PathSum(self.architecture, order, self.automaton)
 
     @cached_property
+    def _chosen(self) -> Automaton:
+        """The paths of any order."""
+        if self.selection is not None:
+            return self.selection
+        return self.architecture.language.everything
+
+    @cached_property
+    def automaton(self) -> Automaton:
+        """These paths as a minimal automaton over the blocks, also in integers: ``.tables()``."""
+        if self.only_order is None:
+            return self._chosen
+        order = self.architecture.language.of_order(self.only_order)
+        return intersection(self._chosen, order)
+
+    @property
     def _sources(self) -> tuple[Source, ...]:
-        return self.architecture.sources if self.selection is None else self.selection.sources
-
-    @cached_property
-    def _fixed(self) -> tuple[Head, ...] | None:
-        return None if self.selection is None else self.selection.heads
-
-    @cached_property
-    def _later(self) -> list[list[int]]:
-        """``_later[l][k]``: the ways to choose k heads in different layers from l on."""
-        ways = [[1]]
-        for heads in reversed(self.architecture.heads):
-            last = [*ways[-1], 0]
-            ways.append([last[k] + (heads * last[k - 1] if k else 0) for k in range(len(last))])
-        return ways[::-1]
+        return self.architecture.sources
 
     @cached_property
     def order_counts(self) -> tuple[int, ...]:
         """How many of the paths have 0, 1, 2, … heads."""
-        counts = [0] * (self.architecture.layers + 1)
-        if self._fixed is not None:
-            counts[len(self._fixed)] = len(self._sources)
-        else:
-            for source in self._sources:
-                first = 0 if source.head is None else 1
-                for k, ways in enumerate(self._later[source.entry]):
-                    counts[first + k] += ways
-        if self.only_order is not None:
-            counts = [n if k == self.only_order else 0 for k, n in enumerate(counts)]
-        return tuple(counts)
+        counts = self._chosen.order_counts
+        if self.only_order is None:
+            return counts
+        return tuple(n if k == self.only_order else 0 for k, n in enumerate(counts))
 
     @property
     def count(self) -> int:
         """The exact number of paths."""
-        return sum(self.order_counts)
+        return self._chosen.count if self.only_order is None else sum(self.order_counts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no path."""
+        return not self.count
 
     @property
     def head_words(self) -> int:
-        """The number of different sequences of heads, sources not distinguished."""
-        if self._fixed is not None:
-            return int(self.count > 0)
-        whole = self._later[0]
+        """The number of different sequences of heads, sources and neurons not distinguished."""
+        counts = head_word_counts(self._chosen)
         if self.only_order is None:
-            return sum(whole)
-        return whole[self.only_order] if 0 <= self.only_order < len(whole) else 0
+            return sum(counts)
+        return counts[self.only_order] if 0 <= self.only_order < len(counts) else 0
 
     def __len__(self) -> int:
         if self.count > sys.maxsize:
@@ -205,82 +146,92 @@ class PathSum:
         return self.count
 
     def __bool__(self) -> bool:
-        return self.count > 0
+        return not self.is_empty
 
     def __iter__(self) -> Iterator[PathTerm]:
-        arch = self.architecture
-        if self._fixed is not None:
-            if self.count:
-                for source in self._sources:
-                    yield PathTerm(arch, source, self._fixed)
-            return
-        heads = [[(layer, head) for head in range(n)] for layer, n in enumerate(arch.heads)]
-        orders = range(arch.layers + 1) if self.only_order is None else (self.only_order,)
-        for order in orders:
-            for source in self._sources:
-                first = () if source.head is None else (source.head,)
-                more = order - len(first)
-                if more < 0:
-                    continue
-                for layers in combinations(range(source.entry, arch.layers), more):
-                    for rest in product(*(heads[layer] for layer in layers)):
-                        yield PathTerm(arch, source, first + rest)
+        arch, sources = self.architecture, self._sources
+        orders = None if self.only_order is None else (self.only_order,)
+        for number, components in in_order(self._chosen, orders):
+            yield PathTerm(arch, sources[number], components)
 
     def depth_first(self) -> Iterator[PathTerm]:
         """All paths such that each follows its longest prefix: evaluation shares prefixes."""
-        arch = self.architecture
-        if self._fixed is not None:
-            yield from self
-            return
-        deepest = arch.layers if self.only_order is None else self.only_order
+        arch, sources = self.architecture, self._sources
+        for number, components in depth_first(self._chosen, self.only_order):
+            yield PathTerm(arch, sources[number], components)
 
-        def extend(source: Source, path: tuple[Head, ...], layer: int) -> Iterator[PathTerm]:
-            if self.only_order in (None, len(path)):
-                yield PathTerm(arch, source, path)
-            if len(path) < deepest:
-                for later in range(layer, arch.layers):
-                    for head in range(arch.heads[later]):
-                        yield from extend(source, (*path, (later, head)), later + 1)
-
-        for source in self._sources:
-            first = () if source.head is None else (source.head,)
-            if len(first) <= deepest:
-                yield from extend(source, first, source.entry)
+    @property
+    def example(self) -> PathTerm | None:
+        """The first of the paths; None if there is none."""
+        return next(iter(self), None)
 
     def __getitem__(self, path: str) -> PathTerm:
-        """The one path that a literal path matches.
+        """The one path that an expression matches.
 
         Raises:
             UnknownComponentError: if it matches none of these paths, or several.
         """
         found = self.where(path)
-        own = [
-            term
-            for term in (found if found.count <= DEFAULT_LIMIT else ())
-            if self.contains(term)
-        ]
-        if len(own) == 1:
-            return own[0]
-        names = ", ".join(term.path for term in own[:3]) or _large(found.count)
+        if found.count == 1:
+            return next(iter(found))
+        names = ", ".join(term.path for term in islice(found, 3))
+        more = ", …" if found.count > 3 else ""
         raise UnknownComponentError(
-            f"{path!r} matches {_large(found.count) if not own else len(own)} paths, not one"
-            + (f" ({names}{', …' if len(own) > 3 else ''}); name its source" if own else ""),
+            f"{path!r} matches {_large(found.count)} paths, not one"
+            + (f" ({names}{more}); name its source or select with where()" if names else ""),
             path,
         )
 
-    def contains(self, term: PathTerm) -> bool:
-        """Whether a term is one of these paths."""
-        layers = [layer for layer, _ in term.heads]
-        return (
-            self.architecture == term.architecture
-            and all(earlier < later for earlier, later in pairwise(layers))
-            and all(layer < self.architecture.layers for layer in layers)
-            and all(0 <= head < self.architecture.heads[layer] for layer, head in term.heads)
-            and self.only_order in (None, term.order)
-            and term.source in self._sources
-            and self._fixed in (None, term.heads)
-            and reaches(term.source, term.heads)
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {source.name: number for number, source in enumerate(self._sources)}
+
+    def contains(self, other: PathTerm | PathSum | str) -> bool:
+        """Whether a term is one of these paths, or all paths of another sum are."""
+        if isinstance(other, PathTerm):
+            number = self._numbers.get(other.source.name)
+            return (
+                self.architecture == other.architecture
+                and number is not None
+                and self._sources[number] == other.source
+                and self.only_order in (None, other.order)
+                and self._chosen.accepts(number, other.components)
+            )
+        other = self._sum(other)
+        return self.architecture == other.architecture and is_contained(
+            other.automaton, self.automaton
         )
+
+    def __contains__(self, other: object) -> bool:
+        return isinstance(other, PathTerm) and self.contains(other)
+
+    def __le__(self, other: PathSum) -> bool:
+        return other.contains(self)
+
+    def overlaps(self, other: PathSum | str) -> bool:
+        """Whether some path is in both sums."""
+        return overlap(self.automaton, self._sum(other).automaton)
+
+    def _sum(self, other: PathSum | str) -> PathSum:
+        return other if isinstance(other, PathSum) else PathSum(self.architecture).where(other)
+
+    def __or__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, union(self.automaton, other.automaton))
+
+    def __and__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, intersection(self.automaton, other.automaton))
+
+    def __sub__(self, other: PathSum) -> PathSum:
+        return PathSum(self.architecture, None, difference(self.automaton, other.automaton))
+
+    def __invert__(self) -> PathSum:
+        return PathSum(self.architecture) - self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathSum) and self.automaton == other.automaton
+
+    def __hash__(self) -> int:
+        return hash(self.automaton)
 
     def terms(self, limit: int = DEFAULT_LIMIT) -> list[PathTerm]:
         """All paths as a list.
@@ -297,11 +248,17 @@ class PathSum:
             )
         return list(self)
 
+    def __repr__(self) -> str:
+        return f"<PathSum of {_large(self.count)} paths>"
+
     def __str__(self) -> str:
         return f"a sum over {_large(self.count)} paths of {self.architecture!r}"
 
 
 def _large(count: int) -> str:
     """An exact count, with its magnitude where the digits are many."""
-    digits = f"{count:,}"
-    return digits if len(digits) <= 40 else f"about 10^{len(str(count)) - 1} (exactly {count})"
+    if count < 10**30:
+        return f"{count:,}"
+    magnitude = f"about 10^{floor(log10(count))}"
+    # Python refuses to write integers of more digits than a few thousand
+    return f"{magnitude} (exactly {count})" if count < 10**1000 else magnitude

@@ -15,19 +15,26 @@ True
 >>> weight("W_U", "vocab", "d_model") @ weight("W_O", "d_head", "vocab")
 Traceback (most recent call last):
     ...
-otimes.errors.TypeMismatchError: the product W_U W_O does not fit: W_U is vocab <- d_model, W_O is d_head <- vocab. The domain of the left side must be the codomain of the right side
+otimes.errors.TypeMismatchError: the product W_U W_O does not fit: W_U is vocab <- d_model, W_O is
+    d_head <- vocab. The domain of the left side must be the codomain of the right side
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import reduce
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, Self, final
 from weakref import WeakValueDictionary
 
-from otimes.algebra.types import OPEN, POS, Type, compose, unify
-from otimes.errors import TypeMismatchError
+from otimes.algebra.types import ONE, OPEN, POS, Type, compose, unify
+from otimes.errors import LimitError, TypeMismatchError
+
+MAX_DEPTH: Final = 150
+"""How deep nodes nest: far beyond what anybody writes, and safe for every recursive function."""
+
+FACTOR_KINDS: Final = ("", "diagonal", "rotation", "inclusion")
 
 _LABEL = re.compile(r"[\w.]*")
 
@@ -38,15 +45,23 @@ class Expr:
     Equality is that of structure; two expressions of equal value may differ.
     """
 
-    __slots__: tuple[str, ...] = ("__weakref__", "_hash", "_key", "type")
+    __slots__: tuple[str, ...] = ("__weakref__", "_hash", "_key", "depth", "type")
     type: Type
     _key: tuple[object, ...]
     _hash: int
+    depth: int
 
-    def _set(self, type_: Type, *key: object) -> None:
+    def _set(self, type_: Type, *key: object, depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            raise LimitError(
+                f"expressions nest at most {MAX_DEPTH} deep; a sum or product takes any number of "
+                "arguments without nesting",
+                depth,
+                MAX_DEPTH,
+            )
         object.__setattr__(self, "type", type_)
         object.__setattr__(self, "_key", key)
-        object.__setattr__(self, "_hash", hash((type(self), *key)))
+        object.__setattr__(self, "depth", depth)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; {name!r} cannot be set")
@@ -60,12 +75,17 @@ class Expr:
         return (
             isinstance(other, Expr)
             and type(self) is type(other)
-            and self._hash == other._hash
+            and hash(self) == hash(other)
             and self._key == other._key
         )
 
     def __hash__(self) -> int:
-        return self._hash
+        # made when first asked for: most words of an expansion are printed and never compared
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((type(self), *self._key)))
+            return self._hash
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return type(self), self._key
@@ -94,6 +114,43 @@ class Expr:
         """The transpose, as a node of its own."""
         return Transpose(self)
 
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The expressions that this node is made of; none for a symbol."""
+        return ()
+
+    def with_children(self, *children: Expr) -> Expr:
+        """The same node over other expressions, type-checked as when it is built."""
+        return type(self)(*children) if children else self
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """All factors in it, each once, in the order of their first appearance."""
+        found = dict[Factor, None]()
+        seen = set[Expr]()
+
+        def visit(expr: Expr) -> None:
+            if expr not in seen:
+                seen.add(expr)
+                if isinstance(expr, Factor):
+                    found[expr] = None
+                for child in expr.children:
+                    visit(child)
+
+        visit(self)
+        return tuple(found)
+
+    @property
+    def symbols(self) -> dict[str, Factor]:
+        """Its factors by the names that it prints, ``W_OV[1.4]``: the context to parse it in."""
+        return {str(factor): factor for factor in self.factors}
+
+    def to_sympy(self, dimensions: Mapping[str, int], **options: Any) -> Any:
+        """The expression as explicit SymPy matrices; see :mod:`otimes.algebra.sympy_bridge`."""
+        from otimes.algebra.sympy_bridge import to_sympy
+
+        return to_sympy(self, dimensions, **options)
+
     def __repr__(self) -> str:
         raise NotImplementedError
 
@@ -115,43 +172,58 @@ class Expr:
 
 @final
 class Factor(Expr):
-    """A named linear map: a pattern, a weight, or an input.
+    """A named linear map: a pattern, a weight, an input, or an operator on several slots.
 
     ``label`` tells which component it belongs to: ``W_OV[1.4]`` has the name ``W_OV`` and the
-    label ``1.4``. Equal factors are one object.
+    label ``1.4``. ``kind`` tells what is known of it beside its type: a ``diagonal`` is its own
+    transpose and commutes with diagonals, a ``rotation`` is orthogonal, an ``inclusion`` embeds
+    one summand of a direct sum. Equal factors are one object.
     """
 
-    __slots__ = ("label", "name")
+    __slots__ = ("kind", "label", "name")
     name: str
     label: str
-    _interned: ClassVar[WeakValueDictionary[tuple[str, str, Type], Factor]] = WeakValueDictionary()
+    kind: str
+    _interned: ClassVar[WeakValueDictionary[tuple[str, str, str, Type], Factor]] = (
+        WeakValueDictionary()
+    )
 
-    def __new__(cls, name: str, type_: Type, label: str = "") -> Factor:
-        """Return the one factor of this name, type and label."""
-        known = cls._interned.get((name, label, type_))
+    def __new__(cls, name: str, type_: Type, label: str = "", kind: str = "") -> Factor:
+        """Return the one factor of this name, type, label and kind."""
+        known = cls._interned.get((name, label, kind, type_))
         if known is not None:
             return known
-        if not name.isidentifier() or name == "Id" or not _LABEL.fullmatch(label):
+        if kind not in FACTOR_KINDS:
+            raise TypeMismatchError(f"unknown kind of factor {kind!r}; known are {FACTOR_KINDS}")
+        taken = name == "Id" or "ᵀ" in name + label
+        if taken or not name.isidentifier() or not _LABEL.fullmatch(label):
             raise TypeMismatchError(
                 f"{name!r} with label {label!r} cannot name a factor: a name is letters, digits "
-                "and _ (Id is taken), a label letters, digits and ."
+                "and _ (Id and ᵀ are taken), a label letters, digits and ."
             )
         self = super().__new__(cls)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "label", label)
-        self._set(type_, name, type_, label)
-        cls._interned[name, label, type_] = self
+        object.__setattr__(self, "kind", kind)
+        self._set(type_, name, type_, label, kind)
+        cls._interned[name, label, kind, type_] = self
         return self
 
     def __repr__(self) -> str:
         label = f", label={self.label!r}" if self.label else ""
         slots = self.type.slots or ()
+        if self.kind:
+            from otimes.algebra.kinds import represent
+
+            return represent(self)
         if slots == ((POS, POS),):
             return f"pattern({self.name!r}{label})"
         if len(slots) == 1 and slots[0] is not None:
             return f"weight({self.name!r}, {slots[0][0]!r}, {slots[0][1]!r}{label})"
-        spaces = ", ".join(repr(slot[0]) for slot in slots if slot is not None)
-        return f"vector({self.name!r}, {spaces}{label})"
+        if all(slot is not None and slot[1] == ONE for slot in slots):
+            spaces = ", ".join(repr(slot[0]) for slot in slots if slot is not None)
+            return f"vector({self.name!r}, {spaces}{label})"
+        return f"operator({self.name!r}, {', '.join(map(repr, slots))}{label})"
 
 
 @final
@@ -171,13 +243,37 @@ class Identity(Expr):
 Id: Final = Identity()
 
 
-class _Nary(Expr):
+class Nary(Expr):
+    """A node over any number of expressions, ``args``."""
+
     __slots__ = ("args",)
     args: tuple[Expr, ...]
 
     def _fill(self, type_: Type, args: tuple[Expr, ...]) -> None:
         object.__setattr__(self, "args", args)
-        self._set(type_, *args)
+        self._set(type_, *args, depth=1 + max([arg.depth for arg in args]))
+
+    @classmethod
+    def unchecked(cls, type_: Type, args: tuple[Expr, ...]) -> Self:
+        """The node without its check of types, where the caller knows that they fit."""
+        self = object.__new__(cls)
+        self._fill(type_, args)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        # what `word` left open, when it is first asked for
+        if name == "depth":
+            object.__setattr__(self, "depth", 1 + max([arg.depth for arg in self.args]))
+            return self.depth
+        if name == "_key":
+            object.__setattr__(self, "_key", self.args)
+            return self._key
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The arguments."""
+        return self.args
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
@@ -189,8 +285,14 @@ def _need(node: str, args: tuple[object, ...], least: int) -> None:
         raise TypeMismatchError(f"a {node} takes {least} or more expressions, not ({shown})")
 
 
+def _need_map(node: str, arg: Expr) -> None:
+    _need(node, (arg,), 1)
+    if not arg.type.is_map:
+        raise TypeMismatchError(f"a {node} is of a map; {arg} is {arg.type}", arg)
+
+
 @final
-class Sum(_Nary):
+class Sum(Nary):
     """A sum of maps of one type."""
 
     __slots__ = ()
@@ -214,7 +316,7 @@ class Sum(_Nary):
 
 
 @final
-class Product(_Nary):
+class Product(Nary):
     """A composition of maps; the later factor stands on the left."""
 
     __slots__ = ()
@@ -238,8 +340,22 @@ class Product(_Nary):
         self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
 
 
+# what `object.__setattr__` would look up by name each time
+_NEW: Final = object.__new__
+_SET_ARGS: Final = Nary.__dict__["args"].__set__
+_SET_TYPE: Final = Expr.__dict__["type"].__set__
+
+
+def word(type_: Type, factors: tuple[Expr, ...]) -> Product:
+    """``Product.unchecked`` for millions of words, which leaves open what few are asked for."""
+    self = _NEW(Product)
+    _SET_ARGS(self, factors)
+    _SET_TYPE(self, type_)
+    return self
+
+
 @final
-class Tensor(_Nary):
+class Tensor(Nary):
     """A tensor product: one slot for each argument."""
 
     __slots__ = ()
@@ -269,9 +385,14 @@ class Transpose(Expr):
 
     def __init__(self, arg: Expr) -> None:
         """Build the transpose; any expression has one."""
-        _need("transpose", (arg,), 1)
+        _need_map("transpose", arg)
         object.__setattr__(self, "arg", arg)
-        self._set(arg.type.transposed, arg)
+        self._set(arg.type.transposed, arg, depth=1 + arg.depth)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The one argument."""
+        return (self.arg,)
 
     def __repr__(self) -> str:
         return f"{self.arg!r}.T"
@@ -292,10 +413,19 @@ class Scaled(Expr):
                 f"a coefficient is an int or a Fraction, not {coefficient!r}; "
                 "exact values keep sums exact"
             )
-        _need("multiple", (arg,), 1)
+        _need_map("multiple", arg)
         object.__setattr__(self, "arg", arg)
         object.__setattr__(self, "coefficient", Fraction(coefficient))
-        self._set(arg.type, Fraction(coefficient), arg)
+        self._set(arg.type, Fraction(coefficient), arg, depth=1 + arg.depth)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The one argument."""
+        return (self.arg,)
+
+    def with_children(self, *children: Expr) -> Expr:
+        """The same multiple of another expression."""
+        return Scaled(self.coefficient, *children)
 
     def __repr__(self) -> str:
         return f"Scaled({self.coefficient!r}, {self.arg!r})"

@@ -1,9 +1,11 @@
 r"""Text and LaTeX, in the paper's column convention or in the row convention.
 
 In the column convention, as in the paper, the later factor of a word stands on the left:
-``W_OV = W_O W_V``. In the row convention, which TransformerLens users read, matrices multiply
-activations from the right, so words of weights are written in the opposite order:
-``W_OV = W_V W_O``. Patterns are the same in both.
+``W_OV = W_O W_V`` and ``W_QK = W_Qᵀ W_K``. In the row convention, which TransformerLens users read,
+a weight is stored as the transpose and multiplies activations from the right. So a word that acts
+on the stream is written in the opposite order, ``W_V W_O``; a bilinear form, which has the query on
+its left in both conventions, keeps its order and exchanges what is transposed, ``W_Q W_Kᵀ``.
+``W_QK`` is the same matrix in both. Patterns are the same in both.
 
 >>> from otimes.algebra import Id, pattern, tensor, weight
 >>> virtual = tensor(
@@ -14,8 +16,14 @@ activations from the right, so words of weights are written in the opposite orde
 A[1.0] A[0.3] ⊗ W_OV[1.0] W_E
 >>> print(text(virtual, convention="row"))
 A[1.0] A[0.3] ⊗ W_E W_OV[1.0]
+>>> form = weight("W_Q", "d_head", "d_model").T @ weight("W_K", "d_head", "d_model")
+>>> print(text(form), "|", text(form, convention="row"))
+W_Qᵀ W_K | W_Q W_Kᵀ
 >>> print(latex(virtual))
 A^{1.0} A^{0.3} \otimes W_{OV}^{1.0} W_{E}
+
+The text has the structure of the expression, so that it parses back to it: a sum of one is ``+A``,
+a product of one is ``(·A)``.
 """
 
 from __future__ import annotations
@@ -34,12 +42,19 @@ from otimes.algebra.expressions import (
     Tensor,
     Transpose,
 )
+from otimes.algebra.latex_names import latex_name
+from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
+from otimes.algebra.stacked import Column, Row
 from otimes.algebra.types import POS
 from otimes.errors import UnsupportedError
 
 Convention = Literal["column", "row"]
 
 _SUM, _SCALED, _TENSOR, _PRODUCT, _ATOM = range(5)
+
+_Mode = Literal["as is", "operator", "form"]
+"""How the row convention writes a weight word: reversed (an operator), or with the transposes
+exchanged (a form)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,12 @@ class _Style:
     transpose: str
     left: str
     right: str
+    dot: str
+    identity: str
+    row: tuple[str, str, str]
+    column: tuple[str, str, str]
+    eigenvalues: str
+    norm: tuple[str, str]
 
     def name(self, factor: Factor) -> str:
         return f"{factor.name}[{factor.label}]" if factor.label else factor.name
@@ -55,26 +76,12 @@ class _Style:
     def number(self, value: Fraction) -> str:
         return str(value)
 
-    identity = "Id"
-
 
 class _LatexStyle(_Style):
     __slots__ = ()
-    identity = r"\mathrm{Id}"
 
     def name(self, factor: Factor) -> str:
-        base, _, subscript = factor.name.partition("_")
-        if not subscript and base.rstrip("0123456789") != base:  # A2 is A with an index
-            subscript = base[len(base.rstrip("0123456789")) :]
-            base = base.rstrip("0123456789")
-        subscript = subscript.replace("_", r"\_")
-        if len(base) > 1:
-            base = rf"\mathrm{{{base}}}"
-        if subscript.islower() and len(subscript) > 1:
-            subscript = rf"\mathrm{{{subscript}}}"
-        lower = f"_{{{subscript}}}" if subscript else ""
-        label = factor.label.replace("_", r"\_")
-        return f"{base}{lower}^{{{label}}}" if label else f"{base}{lower}"
+        return latex_name(factor.name, factor.label)
 
     def number(self, value: Fraction) -> str:
         sign = "-" if value < 0 else ""
@@ -83,8 +90,30 @@ class _LatexStyle(_Style):
         return rf"{sign}\tfrac{{{abs(value.numerator)}}}{{{value.denominator}}}"
 
 
-_TEXT = _Style(" ⊗ ", "ᵀ", "(", ")")
-_LATEX = _LatexStyle(r" \otimes ", r"^{\top}", r"\left(", r"\right)")
+_TEXT = _Style(
+    otimes=" ⊗ ",
+    transpose="ᵀ",
+    left="(",
+    right=")",
+    dot="·",
+    identity="Id",
+    row=("[", " | ", "]"),
+    column=("[", "; ", "]"),
+    eigenvalues="λ",
+    norm=("‖", "‖"),
+)
+_LATEX = _LatexStyle(
+    otimes=r" \otimes ",
+    transpose=r"^{\top}",
+    left=r"\left(",
+    right=r"\right)",
+    dot=r"\cdot ",
+    identity=r"\mathrm{Id}",
+    row=(r"\begin{pmatrix} ", " & ", r" \end{pmatrix}"),
+    column=(r"\begin{pmatrix} ", r" \\ ", r" \end{pmatrix}"),
+    eigenvalues=r"\lambda",
+    norm=(r"\left\lVert ", r" \right\rVert_F"),
+)
 
 
 def text(expr: Expr, convention: Convention = "column") -> str:
@@ -93,7 +122,7 @@ def text(expr: Expr, convention: Convention = "column") -> str:
 
 
 def latex(expr: Expr, convention: Convention = "column") -> str:
-    """Write an expression in LaTeX, without dollar signs."""
+    """Write an expression in LaTeX, without dollar signs; it needs the package amsmath."""
     return _Printer(_LATEX, convention).show(expr, _SUM)
 
 
@@ -103,66 +132,108 @@ class _Printer:
             raise UnsupportedError(f"unknown convention {convention!r}: use 'column' or 'row'")
         self.style, self.convention = style, convention
 
-    def show(self, expr: Expr, level: int) -> str:
+    def show(self, expr: Expr, level: int, mode: _Mode = "as is") -> str:
         """Write ``expr`` where only nodes that bind at least as tightly as ``level`` stand bare."""
-        own, shown = self._node(expr)
-        return shown if own >= level else f"{self.style.left}{shown}{self.style.right}"
+        if mode == "as is" and self.convention == "row" and _is_weight(expr):
+            mode = "form" if _is_form(expr) else "operator"
+        own, shown = self._node(expr, mode)
+        return shown if own >= level else self._bracket(shown)
 
-    def _node(self, expr: Expr) -> tuple[int, str]:
+    def _bracket(self, shown: str) -> str:
+        return f"{self.style.left}{shown}{self.style.right}"
+
+    def _node(  # noqa: C901, PLR0912 - one case for each kind of node
+        self, expr: Expr, mode: _Mode
+    ) -> tuple[int, str]:
+        style = self.style
         match expr:
             case Factor():
-                return _ATOM, self.style.name(expr)
+                if mode == "form" and not _symmetric_in_meaning(expr):
+                    return _ATOM, self._transposed(style.name(expr), expr)
+                return _ATOM, style.name(expr)
             case Identity():
-                return _ATOM, self.style.identity
+                return _ATOM, style.identity
             case Transpose():
-                inner = self.show(expr.arg, _ATOM)
-                if isinstance(expr.arg, Transpose) or (
-                    self.style is _LATEX and isinstance(expr.arg, Factor) and expr.arg.label
-                ):
-                    inner = f"{self.style.left}{inner}{self.style.right}"
-                return _ATOM, inner + self.style.transpose
+                if mode == "form" and isinstance(expr.arg, Factor):
+                    if not _symmetric_in_meaning(expr.arg):
+                        return _ATOM, style.name(expr.arg)
+                    mode = "as is"
+                return _ATOM, self._transposed(self.show(expr.arg, _ATOM, mode), expr.arg)
             case Product():
-                return _PRODUCT, self._product(expr)
+                return self._product(expr, mode)
             case Tensor():
-                shown = self.style.otimes.join(self.show(arg, _PRODUCT) for arg in expr.args)
+                shown = style.otimes.join(self.show(arg, _PRODUCT) for arg in expr.args)
                 return _TENSOR, shown
             case Scaled():
-                return _SCALED, self._scaled(expr)
+                return _SCALED, self._scaled(expr, mode)
             case Sum():
-                return _SUM, self._sum(expr)
+                return _SUM, self._sum(expr, mode)
+            case Row() | Column():
+                # the row convention writes the transpose of an operator
+                upright = isinstance(expr, Column) != (mode == "operator")
+                first, between, last = style.column if upright else style.row
+                return _ATOM, first + between.join(
+                    self.show(a, _SUM, mode) for a in expr.args
+                ) + last
+            case Eigenvalues():
+                return _ATOM, style.eigenvalues + self._bracket(self.show(expr.arg, _SUM))
+            case FrobeniusNorm():
+                return _ATOM, style.norm[0] + self.show(expr.arg, _SUM) + style.norm[1]
             case _:
                 raise UnsupportedError(f"no notation for a {type(expr).__name__}")
 
-    def _product(self, expr: Product) -> str:
-        slots = expr.type.slots
-        weights = slots is not None and len(slots) == 1 and slots[0] not in (None, (POS, POS))
-        args = expr.args[::-1] if weights and self.convention == "row" else expr.args
-        # a product of one argument, or with a product inside, keeps its parentheses, so that the
-        # text has the structure of the expression
+    def _transposed(self, inner: str, arg: Expr) -> str:
+        # a second superscript needs a group of its own
+        labelled = self.style is _LATEX and isinstance(arg, Factor) and arg.label
+        if labelled or isinstance(arg, Transpose | FrobeniusNorm):
+            inner = self._bracket(inner)
+        return inner + self.style.transpose
+
+    def _product(self, expr: Product, mode: _Mode) -> tuple[int, str]:
+        args = expr.args[::-1] if mode == "operator" else expr.args
         if len(args) == 1:
-            return f"{self.style.left}{self.show(args[0], _SUM)}{self.style.right}"
+            return _ATOM, self._bracket(self.style.dot + self.show(args[0], _ATOM, mode))
         shown = ""
         for arg in args:
-            part = self.show(arg, _ATOM)
+            part = self.show(arg, _ATOM, mode)
             glued = not shown or (shown.endswith(")") and part.startswith(self.style.left))
             shown += part if glued else f" {part}"
-        return shown
+        return _PRODUCT, shown
 
-    def _scaled(self, expr: Scaled) -> str:
-        inner = self.show(expr.arg, _TENSOR)
+    def _scaled(self, expr: Scaled, mode: _Mode) -> str:
+        inner = self.show(expr.arg, _TENSOR, mode)
         if expr.coefficient == -1:
             return f"-{inner}"
         return f"{self.style.number(expr.coefficient)} {inner}"
 
-    def _sum(self, expr: Sum) -> str:
+    def _sum(self, expr: Sum, mode: _Mode) -> str:
+        shown = self.show(expr.args[0], _SCALED, mode)
         if len(expr.args) == 1:
-            return f"{self.style.left}{self.show(expr.args[0], _SUM)}{self.style.right}"
-        shown = self.show(expr.args[0], _SCALED)
+            return f"+{shown}"
         for arg in expr.args[1:]:
             if isinstance(arg, Scaled) and arg.coefficient < 0:
-                shown += f" - {self.show(arg.arg, _TENSOR)}" if arg.coefficient == -1 else (
-                    f" - {self.show(Scaled(-arg.coefficient, arg.arg), _SCALED)}"
-                )
+                positive = self.show(arg.arg, _TENSOR, mode)
+                if arg.coefficient != -1:
+                    positive = f"{self.style.number(-arg.coefficient)} {positive}"
+                shown += f" - {positive}"
             else:
-                shown += f" + {self.show(arg, _SCALED)}"
+                shown += f" + {self.show(arg, _SCALED, mode)}"
         return shown
+
+
+def _is_weight(expr: Expr) -> bool:
+    """Whether it is a map between single spaces other than positions: what W stands for."""
+    slots = expr.type.slots
+    return slots is not None and len(slots) == 1 and slots[0] is not None and POS not in slots[0]
+
+
+def _is_form(expr: Expr) -> bool:
+    """Whether it is a bilinear form with the query side on its left."""
+    names = {factor.name for factor in expr.factors}
+    queries, keys = names & {"W_Q", "b_Q"}, names & {"W_K", "b_K"}
+    return "W_QK" in names or bool(queries and keys)
+
+
+def _symmetric_in_meaning(factor: Factor) -> bool:
+    """Whether both conventions store the same matrix under this name."""
+    return factor.name == "W_QK" or factor.kind == "diagonal"

@@ -15,6 +15,11 @@ pos ⊗ vocab <- pos ⊗ d_model
 True
 >>> unify(head, Type.of(None, None)) == head
 True
+
+Block matrices act on direct sums, which are spaces like any other:
+
+>>> direct_sum("d_head", "d_head")
+'d_head ⊕ d_head'
 """
 
 from __future__ import annotations
@@ -44,6 +49,11 @@ class Type:
         return Type(slots)
 
     @property
+    def is_map(self) -> bool:
+        """Whether it is the type of a linear map: a spectrum or a norm has no slot at all."""
+        return self.slots != ()
+
+    @property
     def transposed(self) -> Type:
         """The type with domain and codomain exchanged."""
         if self.slots is None:
@@ -53,15 +63,31 @@ class Type:
     def __repr__(self) -> str:
         if self.slots is None:
             return "any <- the same"
+        if not self.slots:
+            return "a number or a spectrum, not a map"
         ends = [slot or ("any", "any") for slot in self.slots]
         return " <- ".join(" ⊗ ".join(end[side] for end in ends) for side in (0, 1))
 
 
 OPEN = Type(None)
+MEASURE = Type(())
+"""The type of what is no map: eigenvalues and norms, which neither compose nor add."""
+
+
+def direct_sum(*spaces: str) -> str:
+    """The space whose vectors are stacked from those of ``spaces``."""
+    return " ⊕ ".join(spaces)
+
+
+def summands(space: str) -> list[str]:
+    """The spaces of a direct sum; a plain space is its own only summand."""
+    return space.split(" ⊕ ")
 
 
 def compose(left: Type, right: Type) -> Type | None:
     """The type of ``left @ right``, or None where the domain of one is not the other's codomain."""
+    if not (left.is_map and right.is_map):
+        return None
     if left.slots is None:
         return right
     if right.slots is None:
@@ -81,6 +107,8 @@ def compose(left: Type, right: Type) -> Type | None:
 
 def unify(left: Type, right: Type) -> Type | None:
     """The common type of two addends, or None; an open slot fits an endomorphism alone."""
+    if not (left.is_map and right.is_map):
+        return None
     if left.slots is None or right.slots is None:
         known = right if left.slots is None else left
         closed = all(slot is None or slot[0] == slot[1] for slot in known.slots or ())

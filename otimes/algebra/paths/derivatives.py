@@ -1,0 +1,262 @@
+r"""Regular expressions over components, and what is left of one after a component.
+
+The derivative ``∂_c r`` of an expression is the set of words ``w`` such that ``c w`` is in ``r``
+(Brzozowski 1964, *Derivatives of regular expressions*). It exists for complements and intersections
+as for the rest:
+
+- ``∂_c(r s) = (∂_c r) s``, and ``∂_c s`` besides where ``r`` has the empty word;
+- ``∂_c(r | s) = ∂_c r | ∂_c s``, the same for ``&``, and ``∂_c(!r) = !(∂_c r)``;
+- ``∂_c(r{m,n}) = (∂_c r) r{m-1,n-1}``.
+
+Expressions are numbers: each different one is stored once, in a normal form (unions and
+intersections are sets), so that the derivatives of one expression are finitely many. What a
+component does depends only on which patterns match it, its *signature* (:class:`.grid.Classes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from otimes.algebra.paths.grid import bits
+from otimes.errors import LimitError
+
+LIMIT = 400_000
+"""Parts of all expressions together that a single path expression may need."""
+UNBOUNDED = -1
+"""The upper end of a repetition that no path of the model can exceed."""
+
+
+class Expressions:
+    """A store of expressions over the components of a model with ``depth`` blocks."""
+
+    def __init__(self, depth: int, latest: Sequence[int], subject: str) -> None:
+        """Prepare an empty store.
+
+        Args:
+            depth: the number of blocks.
+            latest: for each pattern the last block with a component that it matches, or -1.
+            subject: what an error names: the path expression that is compiled.
+        """
+        self.depth, self.subject = depth, subject
+        self._latest = latest
+        self._ids = dict[tuple[str, tuple[int, ...]], int]()
+        self._kinds = list[str]()
+        self._parts = list[tuple[int, ...]]()
+        self.nullable = list[bool]()
+        """For each expression, whether it has the empty word."""
+        self.last = list[int]()
+        """For each expression, the last block before which it may still be begun."""
+        self._matters = list[int]()  # the bits of signatures that make a difference
+        self._derived = dict[tuple[int, int], int]()
+        self._alternatives = dict[int, tuple[dict[int, list[int]], list[int]]]()
+        self._work = 0
+        self.nothing = self._store("nothing", (), nullable=False)
+        self.empty = self._store("empty", (), nullable=True)
+        self.anything = self._store("anything", (), nullable=True)
+
+    def _store(self, kind: str, parts: tuple[int, ...], *, nullable: bool) -> int:
+        found = self._ids.get((kind, parts))
+        if found is None:
+            found = self._ids[kind, parts] = len(self._kinds)
+            self._kinds.append(kind)
+            self._parts.append(parts)
+            self.nullable.append(nullable)
+            last, matters = self._horizon(kind, parts)
+            self.last.append(self.depth if nullable else last)
+            self._matters.append(matters)
+            self._spend(1 + len(parts))
+        return found
+
+    def _horizon(self, kind: str, parts: tuple[int, ...]) -> tuple[int, int]:
+        """The last block before which a word can begin, and what of a signature matters."""
+        match kind:
+            case "nothing":
+                return -1, 0
+            case "atom":
+                return self._latest[parts[0]], 2 << parts[0]
+            case "order":
+                return self.depth - parts[0], 1
+            case "empty" | "anything":
+                return self.depth, 0
+            case "repeated":
+                return self.last[parts[0]], self._matters[parts[0]]
+            case _:
+                pass
+        matters = 0
+        for part in parts:
+            matters |= self._matters[part]
+        if kind == "other":
+            return self.depth, matters
+        # a union can wait for its last part; all parts of the others are needed
+        lasts = [self.last[part] for part in parts]
+        return max(lasts) if kind == "either" else min(lasts), matters
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > LIMIT:
+            raise LimitError(
+                f"{self.subject} grows beyond {LIMIT:,} parts when it is compiled",
+                self._work,
+                LIMIT,
+            )
+
+    def atom(self, pattern: int) -> int:
+        """One component that the pattern of this number matches."""
+        return self._store("atom", (pattern,), nullable=False)
+
+    def order(self, heads: int) -> int:
+        """Sub-paths with exactly this many heads."""
+        if heads > self.depth:
+            return self.nothing
+        return self._store("order", (heads,), nullable=heads == 0)
+
+    def join(self, parts: Iterable[int]) -> int:
+        """The words of the parts, one after another."""
+        flat = list[int]()
+        for part in parts:
+            if part == self.nothing:
+                return self.nothing
+            for piece in self._parts[part] if self._kinds[part] == "join" else (part,):
+                if piece != self.empty and not (
+                    flat and piece == flat[-1] == self.anything  # `.. > ..` is `..`
+                ):
+                    flat.append(piece)
+        if len(flat) < 2:
+            return flat[0] if flat else self.empty
+        nullable = all(self.nullable[part] for part in flat)
+        return self._store("join", tuple(flat), nullable=nullable)
+
+    def either(self, parts: Iterable[int]) -> int:
+        """The words of any part."""
+        flat = self._flat("either", parts)
+        flat.discard(self.nothing)
+        if self.anything in flat:
+            return self.anything
+        if len(flat) < 2:
+            return flat.pop() if flat else self.nothing
+        nullable = any(self.nullable[part] for part in flat)
+        return self._store("either", tuple(sorted(flat)), nullable=nullable)
+
+    def both(self, parts: Iterable[int]) -> int:
+        """The words that all parts have."""
+        flat = self._flat("both", parts)
+        flat.discard(self.anything)
+        if self.nothing in flat:
+            return self.nothing
+        if len(flat) < 2:
+            return flat.pop() if flat else self.anything
+        nullable = all(self.nullable[part] for part in flat)
+        return self._store("both", tuple(sorted(flat)), nullable=nullable)
+
+    def _flat(self, kind: str, parts: Iterable[int]) -> set[int]:
+        flat = set[int]()
+        for part in parts:
+            flat.update(self._parts[part] if self._kinds[part] == kind else (part,))
+        return flat
+
+    def other(self, part: int) -> int:
+        """The words that a part does not have."""
+        if part == self.nothing:
+            return self.anything
+        if part == self.anything:
+            return self.nothing
+        if self._kinds[part] == "other":
+            return self._parts[part][0]
+        return self._store("other", (part,), nullable=not self.nullable[part])
+
+    def repeated(self, part: int, least: int, most: int) -> int:
+        """From ``least`` to ``most`` words of a part, one after another."""
+        if self.nullable[part]:
+            least = 0
+        elif least > self.depth:
+            return self.nothing  # no path has so many components
+        if most >= self.depth:
+            most = UNBOUNDED
+        if most == 0 or part == self.empty:
+            return self.empty
+        if part == self.nothing:
+            return self.nothing if least else self.empty
+        if part == self.anything or (least, most) == (1, 1):
+            return part
+        if (least, most) == (0, 1):
+            return self.either((self.empty, part))
+        if self._kinds[part] == "repeated":
+            inner, fewest, largest = self._parts[part]
+            # k times p to q are k p to k q; one repetition, if no number is left out between two k
+            if largest == UNBOUNDED:
+                whole = fewest <= 1 or least >= 1
+            else:
+                whole = least == most or fewest - 1 <= least * (largest - fewest)
+            if whole:
+                top = self.depth if UNBOUNDED in (most, largest) else most * largest
+                return self.repeated(inner, least * fewest, top)
+        return self._store("repeated", (part, least, most), nullable=least == 0)
+
+    def derivative(self, expression: int, signature: int) -> int:
+        """What may follow a component of this signature."""
+        signature &= self._matters[expression]
+        asked = expression, signature
+        found = self._derived.get(asked)
+        if found is None:
+            found = self._derived[asked] = self._derive(expression, signature)
+            self._spend(1)
+        return found
+
+    def _derive(self, expression: int, signature: int) -> int:
+        parts = self._parts[expression]
+        match self._kinds[expression]:
+            case "atom":
+                return self.empty if signature >> (parts[0] + 1) & 1 else self.nothing
+            case "anything":
+                return self.anything
+            case "order":
+                if not signature & 1:  # a neuron
+                    return expression
+                return self.order(parts[0] - 1) if parts[0] else self.nothing
+            case "join":
+                return self._derive_join(parts, signature)
+            case "either":
+                return self._derive_either(expression, signature)
+            case "both":
+                return self.both([self.derivative(part, signature) for part in parts])
+            case "other":
+                return self.other(self.derivative(parts[0], signature))
+            case "repeated":
+                part, least, most = parts
+                fewer = self.depth if most == UNBOUNDED else most - 1
+                rest = self.repeated(part, max(least - 1, 0), fewer)
+                return self.join((self.derivative(part, signature), rest))
+            case _:  # nothing, and the empty word
+                return self.nothing
+
+    def _derive_join(self, parts: tuple[int, ...], signature: int) -> int:
+        found = list[int]()
+        for number, part in enumerate(parts):
+            first = self.derivative(part, signature)
+            if first != self.nothing:
+                found.append(self.join((first, *parts[number + 1 :])))
+            if not self.nullable[part]:
+                break
+        return self.either(found)
+
+    def _derive_either(self, expression: int, signature: int) -> int:
+        by_pattern, others = self._options(expression)
+        found = [self.derivative(part, signature) for part in others]
+        # of thousands of alternatives only those are looked at that begin with a matching pattern
+        for pattern in bits(signature >> 1):
+            found += by_pattern.get(pattern, ())
+        return self.either(found)
+
+    def _options(self, expression: int) -> tuple[dict[int, list[int]], list[int]]:
+        """What follows the first component of alternatives, by its pattern; and the others."""
+        known = self._alternatives.get(expression)
+        if known is None:
+            by_pattern, others = dict[int, list[int]](), list[int]()
+            for part in self._parts[expression]:
+                first, *rest = self._parts[part] if self._kinds[part] == "join" else (part,)
+                if self._kinds[first] == "atom":
+                    by_pattern.setdefault(self._parts[first][0], []).append(self.join(rest))
+                else:
+                    others.append(part)
+            known = self._alternatives[expression] = by_pattern, others
+        return known

@@ -1,0 +1,350 @@
+"""The attention scores of a head as a lazy sum over pairs of paths.
+
+The sum is kept as a product of two sums: ``(Σ query paths) × (Σ key paths)``, so its size is known
+and each side is selected, grouped and counted by itself. Pairs are made one by one, and only when
+the sum is iterated.
+
+>>> from otimes.algebra import Architecture
+>>> scores = Architecture(layers=100, heads=100).scores("99.7").expand()
+>>> scores.count == 101**99 * 101**99
+True
+>>> scores.where(key="0.7 > 98.1").count == 101**99
+True
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from otimes.algebra.architecture import Architecture
+from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
+from otimes.algebra.expressions import Expr, Product
+from otimes.algebra.literal import component
+from otimes.algebra.paths import PathExpression
+from otimes.algebra.printing import Convention, text
+from otimes.algebra.scores.notation import Scale, transposed
+from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
+from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
+from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, of_head
+from otimes.errors import LimitError, NotationError, UnknownComponentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from otimes.algebra.derivations import Derivation
+
+ADDITIVE = ("alibi", "relative")
+"""Positions that add a matrix to the scores."""
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Scores:
+    """The pre-softmax scores ``[dest, src]`` of one head, unexpanded.
+
+    Args:
+        architecture: the model.
+        head: ``1.4``, ``L1H4`` or (1, 4).
+        scale: what raw dot products are multiplied by, ``1/√d_head`` where nothing else is said.
+
+    Raises:
+        UnknownComponentError: if the model does not have the head.
+        NotationError: if the text names no head.
+    """
+
+    architecture: Architecture
+    head: Head
+    scale: Scale
+
+    def __init__(
+        self, architecture: Architecture, head: str | Head, *, scale: float | None = None
+    ) -> None:
+        found = read_head(head)
+        architecture.check_head(found)
+        object.__setattr__(self, "architecture", architecture)
+        object.__setattr__(self, "head", found)
+        object.__setattr__(self, "scale", Scale(scale))
+
+    @cached_property
+    def query_stream(self) -> ReadStream:
+        """What the head reads with its queries."""
+        return ReadStream(self.architecture, self.head, QUERY)
+
+    @cached_property
+    def key_stream(self) -> ReadStream:
+        """What the head reads with its keys."""
+        return ReadStream(self.architecture, self.head, KEY)
+
+    @property
+    def kv_head(self) -> int:
+        """The key-value group whose ``W_K`` and ``b_K`` this query head uses."""
+        return self.architecture.kv_head(self.head)
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether other query heads of the layer use the same keys."""
+        layer = self.head[0]
+        return self.architecture.kv_heads[layer] < self.architecture.heads[layer]
+
+    @property
+    def form(self) -> Expr:
+        """The head's own bilinear form: ``W_QK``, or ``W_Qᵀ R W_K`` with rotary positions."""
+        if self.architecture.positions != "rotary":
+            return of_head("W_QK", self.head)
+        return Product(transposed(of_head("W_Q", self.head)), ROTATION, of_head("W_K", self.head))
+
+    def expand(self) -> ScoreSum:
+        """The lazy sum over pairs of paths."""
+        return ScoreSum(self, self.query_stream.paths, self.key_stream.paths)
+
+    def derive(self) -> Derivation:
+        """The derivation of the sum over pairs from the streams, step by step, without the scale.
+
+        Raises:
+            UnsupportedError: where there are sources beside the tokens, or rotary positions.
+            LimitError: if there are too many pairs to write out.
+        """
+        from otimes.algebra.scores.deriving import derive_scores
+
+        return derive_scores(self)
+
+    def text(self, convention: Convention = "column") -> str:
+        """The factored form with what its symbols are, in the column or the row convention."""
+        x = f"x[{self.head[0]}]"
+        added = f" + B[{head_name(self.head)}]" if self.is_shifted else ""
+        notes = [f"{x} is what head {head_name(self.head)} reads"]
+        if self.architecture.positions == "rotary":
+            notes.append("R = R(j − i), i the query's slot and j the key's")
+        if self.shares_keys:
+            notes.append(f"W_K is that of key-value head {self.head[0]}.{self.kv_head}")
+        return f"{self.scale} · {self._factored(x, convention)}{added}, where {'; '.join(notes)}"
+
+    def _factored(self, x: str, convention: Convention) -> str:
+        """The scores as a product over what the head reads."""
+        layer, name = self.head[0], head_name(self.head)
+        biased = [f"{bias}[{layer}]" in self.architecture.biases for bias in ("b_Q", "b_K")]
+        if not any(biased):
+            return f"{x} {text(self.form, convention)} {x}ᵀ"
+        # a weight's name means the transposed matrix in the row convention
+        first, second = ("ᵀ", "") if convention == "column" else ("", "ᵀ")
+        turn = f" R{second} " if self.architecture.positions == "rotary" else " "
+        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{name}]{second} {x}ᵀ"
+        if biased[0]:
+            query = f"({query} + b_Q[{name}]{first})"
+        if biased[1]:
+            key = f"({key} + b_K[{name}]{second})"
+        return query + turn + key
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether positions add a matrix of their own to the scores (ALiBi, T5)."""
+        return self.architecture.positions in ADDITIVE
+
+    def __repr__(self) -> str:
+        scale = "" if self.scale.value is None else f", scale={self.scale.value!r}"
+        return f"{self.architecture!r}.scores({head_name(self.head)!r}{scale})"
+
+
+@dataclass(frozen=True, repr=False)
+class ScoreSum:
+    """Pairs of a query path and a key path, and what positions add: lazy, with its exact size.
+
+    Iteration is by the number of heads on both sides, query-side terms before key-side ones; what
+    positions add comes last. Narrow it by ``where``, ``kind`` and ``order``.
+
+    Attributes:
+        scores: the unexpanded scores.
+        query_paths: the paths of the query side.
+        key_paths: the paths of the key side.
+        kinds: the kinds that are in it.
+        only_order: the number of heads on both sides, None for any.
+    """
+
+    scores: Scores
+    query_paths: PathSum
+    key_paths: PathSum
+    kinds: tuple[str, ...] = KINDS
+    only_order: int | None = None
+
+    def where(
+        self, query: str | PathExpression | None = None, key: str | PathExpression | None = None
+    ) -> ScoreSum:
+        """The pairs whose sides match path expressions; what positions add is no pair of paths.
+
+        Args:
+            query: a path expression for the query side, such as ``0.7 > ..`` or ``pos``; None for
+                all.
+            key: the same for the key side.
+        """
+        narrowed = self
+        if query is not None:
+            narrowed = replace(narrowed, query_paths=self.query_paths.where(query))
+        if key is not None:
+            narrowed = replace(narrowed, key_paths=self.key_paths.where(key))
+        if narrowed is self:
+            return self
+        return replace(narrowed, kinds=tuple(k for k in self.kinds if k != "position"))
+
+    def kind(self, *kinds: str) -> ScoreSum:
+        """The terms of some kinds: ``direct``, ``q``, ``k``, ``qk``, ``position``.
+
+        Raises:
+            UnsupportedError: for a kind that there is not.
+        """
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UnsupportedError(f"unknown kind {kind!r} of score terms; {_known()}")
+        return replace(self, kinds=tuple(k for k in self.kinds if k in kinds))
+
+    def order(self, order: int) -> ScoreSum:
+        """The pairs with exactly ``order`` heads on both sides together."""
+        return replace(self, only_order=order)
+
+    @cached_property
+    def _cells(self) -> list[tuple[int, int, int]]:
+        """How many pairs have i heads on the query side and j on the key side: (i, j, number)."""
+        query, key = self.query_paths.order_counts, self.key_paths.order_counts
+        wanted = range(len(query) + len(key) - 1) if self.only_order is None else [self.only_order]
+        return [
+            (i, order - i, query[i] * key[order - i])
+            for order in wanted
+            for i in range(min(order, len(query) - 1), -1, -1)
+            if order - i < len(key)
+            and query[i] * key[order - i]
+            and kind_of(i, order - i) in self.kinds
+        ]
+
+    @cached_property
+    def kind_counts(self) -> dict[str, int]:
+        """How many terms there are of each kind that there is."""
+        found = dict.fromkeys(KINDS, 0)
+        for i, j, number in self._cells:
+            found[kind_of(i, j)] += number
+        found["position"] = int(
+            "position" in self.kinds and self.only_order in (None, 0) and self.scores.is_shifted
+        )
+        return {kind: number for kind, number in found.items() if number}
+
+    @property
+    def count(self) -> int:
+        """The exact number of terms: query paths × key paths, and 1 for what positions add."""
+        return sum(self.kind_counts.values())
+
+    def __len__(self) -> int:
+        if self.count > sys.maxsize:
+            raise LimitError(
+                f"{_large(self.count)} terms are more than len() can say; use .count",
+                self.count,
+                sys.maxsize,
+            )
+        return self.count
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __iter__(self) -> Iterator[ScoreTerm | PositionTerm]:
+        for on_query, on_key, _ in self._cells:
+            yield from self._pairs(on_query, on_key)
+        if "position" in self.kind_counts:
+            yield self.position
+
+    def _pairs(self, on_query: int, on_key: int) -> Iterator[ScoreTerm]:
+        scale = self.scores.scale
+        for query in self.query_paths.order(on_query):
+            for key in self.key_paths.order(on_key):
+                yield ScoreTerm(query, key, scale)
+
+    @property
+    def position(self) -> PositionTerm:
+        """What positions add to the scores.
+
+        Raises:
+            UnknownComponentError: if they add nothing.
+        """
+        if not self.scores.is_shifted:
+            positions = self.scores.architecture.positions
+            raise UnknownComponentError(
+                f"positions {positions!r} add nothing to the scores; {' and '.join(ADDITIVE)} do",
+                "position",
+            )
+        return PositionTerm(self.scores.query_stream)
+
+    def __getitem__(self, paths: tuple[str, str]) -> ScoreTerm:
+        """The one term of a query path and a key path.
+
+        Raises:
+            UnknownComponentError: if either matches none of these paths, or several.
+        """
+        query, key = paths
+        return ScoreTerm(self.query_paths[query], self.key_paths[key], self.scores.scale)
+
+    def contains(self, term: ScoreTerm | PositionTerm) -> bool:
+        """Whether a term is one of these."""
+        if term.kind not in self.kinds or self.only_order not in (None, term.order):
+            return False
+        if isinstance(term, PositionTerm):
+            return self.scores.is_shifted and term == self.position
+        return (
+            term.scale == self.scores.scale
+            and self.query_paths.contains(term.query)
+            and self.key_paths.contains(term.key)
+        )
+
+    def terms(self, limit: int = DEFAULT_LIMIT) -> list[ScoreTerm | PositionTerm]:
+        """All terms as a list.
+
+        Raises:
+            LimitError: if there are more than ``limit``; it says how many and what to ask instead.
+        """
+        if self.count > limit:
+            raise LimitError(
+                f"these scores have {_large(self.count)} terms, more than the limit of {limit:,}; "
+                "ask for their count, for one kind, for a path on either side, or raise the limit",
+                self.count,
+                limit,
+            )
+        return list(self)
+
+    def __repr__(self) -> str:
+        return f"<ScoreSum of {_large(self.count)} terms>"
+
+    def __str__(self) -> str:
+        query, key = _large(self.query_paths.count), _large(self.key_paths.count)
+        more = " and what positions add" if "position" in self.kind_counts else ""
+        return (
+            f"a sum over {query} query paths × {key} key paths{more} of {self.scores!r}, "
+            f"each scaled by {self.scores.scale}"
+        )
+
+
+def read_head(head: str | Head) -> Head:
+    """Read ``1.4``, ``L1H4`` or a pair of numbers.
+
+    Raises:
+        NotationError: for anything else.
+    """
+    if isinstance(head, str):
+        found = component(head.strip())
+        if found is not None and not isinstance(found, Neuron):
+            return found
+    elif len(head) == 2 and all(isinstance(number, int) for number in head):
+        return head
+    raise NotationError("scores belong to a head such as 1.4", str(head), 0)
+
+
+def _known() -> str:
+    return f"known are {', '.join(KINDS)}"
+
+
+def _large(count: int) -> str:
+    return (
+        f"{count:,}"
+        if count < 10**30
+        else f"about 10^{len(str(count)) - 1}"
+        if (count < 10**4000)
+        else "more than 10^4000"
+    )

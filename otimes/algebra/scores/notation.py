@@ -1,0 +1,64 @@
+"""How scores are written: their scale, and transposes pushed to the factors of a form.
+
+A form ``V_qᵀ W_QK V_k`` takes the query's input on its left and the key's on its right; what the
+row convention makes of it is in :mod:`otimes.algebra.printing`.
+
+>>> from otimes.algebra.vocabulary import W_E, ov
+>>> print(transposed(Product(ov((0, 3)), W_E)))
+W_Eᵀ W_OV[0.3]ᵀ
+>>> print(Scale(), Scale(0.125))
+1/√d_head 0.125
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otimes.algebra.expressions import Expr, Factor, Identity, Product, Scaled, Sum, Transpose
+from otimes.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What raw dot products of queries and keys are multiplied by: ``1/√d_head``, or a number."""
+
+    value: float | None = None
+
+    @property
+    def text(self) -> str:
+        """As on a blackboard."""
+        return "1/√d_head" if self.value is None else repr(self.value)
+
+    @property
+    def latex(self) -> str:
+        """LaTeX, without dollar signs."""
+        return r"\tfrac{1}{\sqrt{d_{\mathrm{head}}}}" if self.value is None else repr(self.value)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def factors_of(word: Expr) -> tuple[Expr, ...]:
+    """The factors of a word: none of Id."""
+    if isinstance(word, Identity):
+        return ()
+    return word.args if isinstance(word, Product) else (word,)
+
+
+def transposed(expr: Expr) -> Expr:
+    """The transpose, pushed to the factors: ``(A B)ᵀ = Bᵀ Aᵀ``; a diagonal is its own."""
+    match expr:
+        case Identity():
+            return expr
+        case Factor():
+            return expr if expr.kind == "diagonal" else Transpose(expr)
+        case Transpose():
+            return expr.arg
+        case Product():
+            return Product(*map(transposed, expr.args[::-1]))
+        case Sum():
+            return Sum(*map(transposed, expr.args))
+        case Scaled():
+            return Scaled(expr.coefficient, transposed(expr.arg))
+        case _:
+            raise UnsupportedError(f"no transpose of a {type(expr).__name__} in a score")

@@ -1,0 +1,144 @@
+"""``otimes expand --target scores:1.4``: the attention scores of a head as pairs of paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from otimes.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from otimes.algebra import Architecture
+    from otimes.algebra.printing import Convention
+    from otimes.algebra.scores import PositionTerm, Scores, ScoreSum, ScoreTerm
+
+PREFIX = "scores:"
+
+
+def is_scores(target: str) -> bool:
+    """Whether a target names the scores of a head."""
+    return target.startswith(PREFIX)
+
+
+def expand_scores(
+    architecture: Architecture,
+    target: str,
+    *,
+    query: str | None = None,
+    key: str | None = None,
+    kinds: Sequence[str] = (),
+    order: int | None = None,
+    only_count: bool = False,
+    limit: int | None = None,
+    convention: Convention = "column",
+    as_json: bool = False,
+) -> None:
+    """Print the score terms of a head, as a list or as one JSON object.
+
+    Args:
+        architecture: the model.
+        target: ``scores:1.4``.
+        query: a path expression for the query side.
+        key: a path expression for the key side.
+        kinds: any of ``direct``, ``q``, ``k``, ``qk``, ``position``; none for all.
+        order: the number of heads on both sides together.
+        only_count: whether to say how many terms there are and nothing else.
+        limit: how many terms to list; without it, 10,000 at most, and more is refused.
+        convention: ``column`` or ``row``.
+        as_json: whether to print JSON.
+
+    Raises:
+        OtimesError: for heads, paths and numbers that cannot be used.
+    """
+    scores = architecture.scores(_head(target))
+    pairs = scores.expand().where(query, key)
+    if kinds:
+        pairs = pairs.kind(*kinds)
+    if order is not None:
+        if order < 0:
+            raise InputError(f"--order is the number of heads, 0 or more, not {order}")
+        pairs = pairs.order(order)
+    if limit is not None and limit < 0:
+        raise InputError(f"--limit is a number of terms, 0 or more, not {limit}")
+    listed = None
+    if not only_count:
+        listed = pairs.terms() if limit is None else list(islice(pairs, limit))
+    if as_json:
+        payload = score_json(scores, pairs, listed, convention)
+        click.echo(json.dumps(payload, ensure_ascii=False, indent=2))
+    elif listed is None:
+        click.echo(f"{pairs.count:,}")
+    else:
+        _print(scores, pairs, listed, convention)
+
+
+def _head(target: str) -> str:
+    if not is_scores(target):
+        raise UnsupportedError(f"cannot expand {target!r}: the target is 'logits' or 'scores:1.4'")
+    return target.removeprefix(PREFIX)
+
+
+def score_json(
+    scores: Scores,
+    pairs: ScoreSum,
+    listed: Sequence[ScoreTerm | PositionTerm] | None,
+    convention: Convention = "column",
+) -> dict[str, Any]:
+    """What ``--json`` prints: the counts, and each listed term."""
+    from otimes.algebra.vocabulary import head_name
+
+    return {
+        "target": f"{PREFIX}{head_name(scores.head)}",
+        "count": str(pairs.count),
+        "query_paths": str(pairs.query_paths.count),
+        "key_paths": str(pairs.key_paths.count),
+        "by_kind": {kind: str(number) for kind, number in pairs.kind_counts.items()},
+        "scale": scores.scale.text,
+        "kv_head": f"{scores.head[0]}.{scores.kv_head}",
+        "terms": None if listed is None else [_term_json(term, convention) for term in listed],
+    }
+
+
+def _term_json(term: ScoreTerm | PositionTerm, convention: Convention) -> dict[str, Any]:
+    from otimes.algebra import text
+    from otimes.algebra.scores import PositionTerm
+
+    shown = {
+        "query_path": term.query_path,
+        "key_path": term.key_path,
+        "kind": term.kind,
+        "order": term.order,
+    }
+    if isinstance(term, PositionTerm):
+        shown |= {"pattern": term.text(convention), "weight": None}
+    else:
+        weight = text(term.weight, convention)
+        shown |= {"pattern": text(term.pattern, convention), "weight": weight}
+    return shown | {"latex": term.to_latex(convention)}
+
+
+def _print(
+    scores: Scores,
+    pairs: ScoreSum,
+    listed: Sequence[ScoreTerm | PositionTerm],
+    convention: Convention,
+) -> None:
+    click.echo(f"scores = {scores.text(convention)}\n")
+    widths = [
+        max((len(path) for path in paths), default=0)
+        for paths in ([t.query_path for t in listed], [t.key_path for t in listed])
+    ]
+    for term in listed:
+        click.echo(
+            f"{term.query_path:{widths[0]}}  {term.key_path:{widths[1]}}  {term.kind:8}  "
+            f"{term.text(convention)}"
+        )
+    more = pairs.count - len(listed)
+    if more:
+        click.echo(f"… and {more:,} more")
+    parts = [f"{number:,} {kind}" for kind, number in pairs.kind_counts.items()]
+    click.echo(f"\n{pairs.count:,} {'term' if pairs.count == 1 else 'terms'}: {', '.join(parts)}")
