@@ -37,7 +37,7 @@ from otimes.algebra import (
 from otimes.algebra.definitions import ov_circuit
 from otimes.algebra.rules import Cycle, DropIdentity, ExpandOV, MixedProduct, Rule, Substitute
 from otimes.algebra.rules.base import Refusal
-from otimes.cli_derive import derive
+from otimes.cli.derive import derive
 from otimes.errors import LimitError, OtimesError, UnsupportedError
 from tests.algebra.judge import Judge
 

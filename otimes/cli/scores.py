@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from otimes.cli.options import print_json
 from otimes.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def expand_scores(
     Raises:
         OtimesError: for heads, paths and numbers that cannot be used.
     """
-    scores = architecture.scores(_head(target))
+    scores = architecture.scores(head_of(target))
     pairs = scores.expand().where(query, key)
     if kinds:
         pairs = pairs.kind(*kinds)
@@ -69,14 +69,15 @@ def expand_scores(
         listed = pairs.terms() if limit is None else list(islice(pairs, limit))
     if as_json:
         payload = score_json(scores, pairs, listed, convention)
-        click.echo(json.dumps(payload, ensure_ascii=False, indent=2))
+        print_json(payload)
     elif listed is None:
         click.echo(f"{pairs.count:,}")
     else:
         _print(scores, pairs, listed, convention)
 
 
-def _head(target: str) -> str:
+def head_of(target: str) -> str:
+    """The head that a target names."""
     if not is_scores(target):
         raise UnsupportedError(f"cannot expand {target!r}: the target is 'logits' or 'scores:1.4'")
     return target.removeprefix(PREFIX)

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from otimes.algebra import Architecture
 from otimes.algebra.graph_export import from_graphml
 from otimes.algebra.graph_walks import count_walks
-from otimes.cli_graph import FORMATS, graph_command
+from otimes.cli.graph import FORMATS, graph
 from otimes.errors import InputError
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(graph_command, arguments)
+    return CliRunner().invoke(graph, arguments)
 
 
 def test_graphml_and_json_read_back() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from otimes.cli.options import architecture_of, symbolic_options
 from otimes.errors import InputError, LimitError
 
 if TYPE_CHECKING:
@@ -18,12 +19,9 @@ FORMATS = ("graphml", "json", "dot", "mermaid")
 FORMS = ("auto", "pairs", "stream")
 
 
-@click.command("graph")
+@click.command()
 @click.argument("model", required=False)
-@click.option("--layers", type=int, help="Number of layers of a symbolic model.")
-@click.option("--heads", help="Heads in each layer: 4, or one number for each layer: 4,8,8.")
-@click.option("--positions", default="none", help="none, learned, shortformer, rotary or alibi.")
-@click.option("--biases", default="", help="Which biases there are: all, or names such as b_V,b_O.")
+@symbolic_options
 @click.option(
     "--format",
     "format_",
@@ -40,7 +38,7 @@ FORMS = ("auto", "pairs", "stream")
     help="Join components in pairs, or through the stream; auto takes pairs while they are few.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file.")
-def graph_command(
+def graph(
     model: str | None,
     layers: int | None,
     heads: str | None,
@@ -59,7 +57,7 @@ def graph_command(
     otimes graph --layers 2 --heads 2 --format mermaid
     otimes graph attn-only-2l --format graphml -o paths.graphml
     """
-    architecture = _architecture(model, layers, heads, positions, biases)
+    architecture = architecture_of(layers, heads, positions, biases, model)
     text = graph_text(architecture, format_, form)
     if output is None:
         click.echo(text)
@@ -96,31 +94,3 @@ def _graph(architecture: Architecture, form: str) -> nx.MultiDiGraph[str]:
             err=True,
         )
         return architecture.graph(stream=True)
-
-
-def _architecture(
-    model: str | None, layers: int | None, heads: str | None, positions: str, biases: str
-) -> Architecture:
-    from otimes.algebra import Architecture
-
-    if model is not None:
-        if (layers, heads, positions, biases) != (None, None, "none", ""):
-            raise InputError("give either MODEL or the numbers of a symbolic model, not both")
-        from otimes.bridge import load
-
-        return load(model).architecture
-    if layers is None or heads is None:
-        raise InputError("give MODEL, or --layers and --heads")
-    try:
-        numbers = [int(number) for number in heads.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--heads takes a number or one for each layer (4,8), not {heads!r}"
-        ) from None
-    names = [name.strip() for name in biases.split(",") if name.strip()]
-    return Architecture(
-        layers,
-        numbers[0] if "," not in heads else numbers,
-        positions=positions,
-        biases=True if names == ["all"] else names,
-    )

@@ -1,0 +1,5 @@
+"""``python -m otimes.cli``."""
+
+from otimes.cli import main
+
+main()

@@ -1,0 +1,146 @@
+"""``otimes expand``: the sum over paths, and the attention scores, term by term."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from otimes.cli.options import (
+    architecture_of,
+    convention_option,
+    json_option,
+    print_json,
+    symbolic_options,
+)
+from otimes.cli.scores import expand_scores, is_scores
+from otimes.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from otimes.algebra import Architecture, PathSum, PathTerm
+    from otimes.algebra.printing import Convention
+
+_FACTORED_HEADS = 12
+
+
+@click.command()
+@symbolic_options
+@click.option("--model", help="The architecture of this model instead.")
+@click.option(
+    "--target", default="logits", show_default=True, help="logits, or a head's scores: scores:1.4."
+)
+@click.option("--path", help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'.")
+@click.option("--query", help="For scores: only query paths that match.")
+@click.option("--key", help="For scores: only key paths that match.")
+@click.option("--order", type=int, help="Only terms with exactly this many heads.")
+@click.option("--count", "only_count", is_flag=True, help="Only how many terms there are.")
+@click.option("--limit", type=int, help="List the first N terms; without it, 10,000 at most.")
+@convention_option
+@json_option
+def expand(
+    layers: int | None,
+    heads: str | None,
+    positions: str,
+    biases: str,
+    model: str | None,
+    target: str,
+    path: str | None,
+    query: str | None,
+    key: str | None,
+    order: int | None,
+    only_count: bool,
+    limit: int | None,
+    convention: Convention,
+    as_json: bool,
+) -> None:
+    r"""Expand the logits, or the attention scores of a head, term by term.
+
+    \b
+    otimes expand --layers 2 --heads 2
+    otimes expand --layers 2 --heads 12 --path "0.7 > 1.4"
+    otimes expand --layers 2 --heads 12 --target scores:1.4 --limit 20
+    otimes expand --layers 100 --heads 100 --count
+    """
+    architecture = architecture_of(layers, heads, positions, biases, model)
+    if is_scores(target):
+        if path is not None:
+            raise InputError("scores have two sides: use --query and --key instead of --path")
+        expand_scores(
+            architecture,
+            target,
+            query=query,
+            key=key,
+            order=order,
+            only_count=only_count,
+            limit=limit,
+            convention=convention,
+            as_json=as_json,
+        )
+        return
+    if target != "logits":
+        raise UnsupportedError(f"cannot expand {target!r}: the target is 'logits' or 'scores:1.4'")
+    if query is not None or key is not None:
+        raise InputError("--query and --key are for scores; use --path for the logits")
+    paths = architecture.logits.expand()
+    if path is not None:
+        paths = paths.where(path)
+    if order is not None:
+        if order < 0:
+            raise InputError(f"--order is the number of heads, 0 or more, not {order}")
+        paths = paths.order(order)
+    if limit is not None and limit < 0:
+        raise InputError(f"--limit is a number of terms, 0 or more, not {limit}")
+    listed = None
+    if not only_count:
+        listed = paths.terms() if limit is None else list(islice(paths, limit))
+    if as_json:
+        print_json(_expansion(paths, target, listed, convention))
+    elif listed is None:
+        click.echo(f"{paths.count:,}")
+    else:
+        _print_expansion(architecture, paths, listed, convention)
+
+
+def _expansion(
+    paths: PathSum, target: str, listed: list[PathTerm] | None, convention: Convention
+) -> dict[str, Any]:
+    from otimes.algebra import latex, text
+
+    terms = listed and [
+        {
+            "path": term.short_path,
+            "kind": term.kind,
+            "order": term.order,
+            "pattern": text(term.pattern, convention),
+            "weight": text(term.weight, convention),
+            "latex": latex(term.operator, convention),
+        }
+        for term in listed
+    ]
+    return {
+        "target": target,
+        "count": str(paths.count),
+        "head_words": str(paths.head_words),
+        "terms": terms,
+    }
+
+
+def _print_expansion(
+    architecture: Architecture, paths: PathSum, listed: list[PathTerm], convention: Convention
+) -> None:
+    from otimes.algebra import text
+
+    if sum(architecture.heads) <= _FACTORED_HEADS:
+        click.echo(f"logits = {text(architecture.logits.expression, convention)}\n")
+    several = len(architecture.sources) > 1
+    width = max((len(term.short_path) for term in listed), default=0)
+    for term in listed:
+        click.echo(
+            f"{term.short_path:{width}}  {term.kind:8}"
+            f"{text(term.expression if several else term.operator, convention)}"
+        )
+    more = paths.count - len(listed)
+    if more:
+        click.echo(f"… and {more:,} more")
+    click.echo(f"\n{paths.count:,} {'term' if paths.count == 1 else 'terms'}")

@@ -1,0 +1,95 @@
+"""What several commands share: options, the model that they name, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from otimes.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from otimes.algebra import Architecture
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+convention_option = click.option(
+    "--convention",
+    type=click.Choice(["column", "row"]),
+    default="column",
+    show_default=True,
+    help="Write W_O W_V as the paper does, or W_V W_O as in code.",
+)
+_SYMBOLIC = (
+    click.option("--layers", type=int, help="Number of layers of a symbolic model."),
+    click.option("--heads", help="Heads in each layer: 4, or one number for each layer: 4,8,8."),
+    click.option(
+        "--positions",
+        default="none",
+        show_default=True,
+        help="none, learned, shortformer, rotary or alibi.",
+    ),
+    click.option(
+        "--biases", default="", help="Which biases there are: all, or names such as b_V,b_O."
+    ),
+)
+
+
+def symbolic_options(command: CommandT) -> CommandT:
+    """The numbers of a symbolic model, as options."""
+    for option in reversed(_SYMBOLIC):
+        command = option(command)
+    return command
+
+
+def architecture_of(
+    layers: int | None, heads: str | None, positions: str, biases: str, model: str | None = None
+) -> Architecture:
+    """The architecture that the options name: that of a model, or of its numbers.
+
+    Raises:
+        InputError: for both, neither, or numbers that are none.
+    """
+    from otimes.algebra import Architecture
+
+    if model is not None:
+        if (layers, heads, positions, biases) != (None, None, "none", ""):
+            raise InputError("give either a model or the numbers of a symbolic model, not both")
+        from otimes.bridge import load
+
+        return load(model).architecture
+    if layers is None or heads is None:
+        raise InputError("give --layers and --heads, or a model")
+    try:
+        numbers = [int(number) for number in heads.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--heads takes a number or one for each layer (4,8), not {heads!r}"
+        ) from None
+    names = [name.strip() for name in biases.split(",") if name.strip()]
+    return Architecture(
+        layers,
+        numbers[0] if "," not in heads else numbers,
+        positions=positions,
+        biases=True if names == ["all"] else names,
+    )
+
+
+def terminal() -> Console:
+    """A console as wide as the terminal, or 100 columns in a file or a pipe."""
+    from rich.console import Console
+
+    wide = not (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    return Console(highlight=False, width=100 if wide else None)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(value, ensure_ascii=False))
