@@ -29,6 +29,8 @@ UNDERFLOW = 1e-290
 """More than all underflows of one product can add up to, for numbers of ordinary size."""
 
 _SLICES = 5
+_LEAST_EXPONENT = -880  # the last slice of smaller numbers would need powers that do not exist
+_LARGEST_EXPONENT = 1020  # larger numbers overflow when they are added up
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def _slices(value: Extended, bits: int, dim: int) -> tuple[list[Tensor | None], 
     """
     largest = (value.high.abs() + value.low.abs()).amax(dim, keepdim=True)
     exponent = torch.frexp(largest).exponent.long() + 1
-    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, -900))
-    exponent = exponent.clamp(min=-900)
+    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, _LEAST_EXPONENT))
+    exponent = exponent.clamp(min=_LEAST_EXPONENT)
     high, low, slices = value.high, value.low, list[Tensor | None]()
     for number in range(1, _SLICES + 1):
         shift = bits * number - exponent
@@ -130,7 +132,7 @@ def _slices(value: Extended, bits: int, dim: int) -> tuple[list[Tensor | None], 
         high, low = high - part_high, low - part_low
         part = part_high + part_low
         slices.append(part if bool(part.any()) else None)
-    return slices, _power_of_two(exponent)
+    return slices, _power_of_two(exponent).masked_fill(exponent > _LARGEST_EXPONENT, math.inf)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ is zero modulo primes whose product exceeds the bound, and can be reconstructed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,7 +23,6 @@ from otimes.numeric.paths import Heads, PrefixStack
 from otimes.numeric.rounding import block_magnitude
 
 _CHUNK = 64
-_RECONSTRUCTED = 4096
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _residue_model(model: FrozenModel, prime: int) -> FrozenModel:
     )
 
 
-def difference_modulo(model: FrozenModel, paths: Sequence[tuple[int, Heads]], prime: int) -> Tensor:
+def difference_modulo(model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int) -> Tensor:
     """The forward pass minus the sum over ``paths``, at all logits, modulo a prime."""
     small = _residue_model(model, prime)
     stream = torch.remainder(small.written(0), prime)
@@ -98,7 +97,7 @@ def difference_modulo(model: FrozenModel, paths: Sequence[tuple[int, Heads]], pr
 
 
 def _path_logits(
-    model: FrozenModel, paths: Sequence[tuple[int, Heads]], prime: int
+    model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int
 ) -> Iterator[Tensor]:
     """Sums of the logits of some paths at a time, each path unembedded by itself."""
     stack, waiting = PrefixStack(model), list[Tensor]()
@@ -132,7 +131,11 @@ class Plan:
 
 
 def plan(model: FrozenModel, count: int) -> Plan:
-    """Bound the difference of the forward pass and a sum over ``count`` paths; choose the primes."""
+    """Bound the difference of the forward pass and the sum over ``count`` paths; choose primes.
+
+    Raises:
+        OverflowError: if values of the network are not finite in float64.
+    """
     from sympy import prevprime
 
     magnitude = torch.zeros_like(model.written(0), dtype=torch.float64)
@@ -153,6 +156,8 @@ def plan(model: FrozenModel, count: int) -> Plan:
     if model.b_U is not None:
         largest += float(model.b_U.double().abs().max())
         lowest = min(lowest, _lowest_bit(model.b_U))
+    if not math.isfinite(largest):
+        raise OverflowError("values of the frozen network are beyond the range of float64")
     # largest was computed in floats, with a relative error far below the 2 bits that are spare
     bits = math.ceil(math.log2(max(largest, 1.0)) + math.log2(count + 1)) + 2 - lowest
     d_model, d_vocab = model.W_U.shape
@@ -187,11 +192,9 @@ def exact_difference(
     if not len(places):
         return Fraction(0)
     product = math.prod(chosen.primes)
-    lifts = [
-        (product // prime) * pow(product // prime, -1, prime) for prime in chosen.primes
-    ]
+    lifts = [(product // prime) * pow(product // prime, -1, prime) for prime in chosen.primes]
     largest = 0
-    for place in places[:_RECONSTRUCTED].tolist():
+    for place in places.tolist():
         parts = zip(found, lifts, strict=True)
         value = sum(int(residue[place]) * lift for residue, lift in parts)
         # residues are of the difference itself; times the denominator it is an integer
