@@ -26,7 +26,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from otimes.algebra.expressions import Expr, Factor, Id, Product, Sum, pattern, tensor, vector, weight
+from otimes.algebra.expressions import (
+    Expr,
+    Factor,
+    Id,
+    Product,
+    Sum,
+    pattern,
+    tensor,
+    vector,
+    weight,
+)
 from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB
 from otimes.errors import UnknownComponentError, UnsupportedError
 

@@ -8,7 +8,9 @@ from otimes.numeric.frozen import FrozenModel
 
 MAX_TOKENS = 8
 _MAX_SECONDS = 600
+# one core of an ordinary machine
 _MULTIPLICATIONS_PER_SECOND = 2e9
+_SECONDS_A_HEAD = 1e-4
 
 
 def exact_plan(model: FrozenModel, count: int) -> modular.Plan:
@@ -24,7 +26,7 @@ def exact_plan(model: FrozenModel, count: int) -> modular.Plan:
         chosen = modular.plan(model, count)
     except OverflowError as error:
         raise UnsupportedError(f"no exact verification: {error}; leave it out") from error
-    seconds = chosen.multiplications / _MULTIPLICATIONS_PER_SECOND
+    seconds = chosen.multiplications / _MULTIPLICATIONS_PER_SECOND + chosen.heads * _SECONDS_A_HEAD
     if model.length > MAX_TOKENS or seconds > _MAX_SECONDS:
         raise LimitError(
             f"exact verification of {model.length} tokens and {count:,} paths needs about "

@@ -7,7 +7,8 @@ must be within the local rounding bound ``γ_n |F|(|input|)`` (Higham 2002, "Acc
 of Numerical Algorithms", section 3.5): that is the check of the step.
 
 The last step of the engine's side, reading the terms out and adding them up, is bounded and not
-measured: the bound holds for the terms added in any order.
+measured: the bound holds for the terms added in any order. A deviation beyond its own bound is a
+mistake and not rounding; it counts with its bound, so that it shows at the logits as well.
 
 Because the network is affine, the exact error at the logits is the sum of the deviations carried
 through the exact later blocks. The measured deviations are carried by the computed operator,
@@ -189,20 +190,19 @@ def carry(model: FrozenModel, measured: list[Step], *, any_order: bool = False) 
     With ``any_order`` the last step counts with its bound instead of its measured deviation.
     """
     unit = unit_roundoff(torch.float64)
-    first = measured[0]
-    error, tail = first.deviation, first.uncertainty
+    rounding = [step.deviation.clamp(-step.bound, step.bound) for step in measured]
+    error, tail = rounding[0], measured[0].uncertainty
     streams = [error.abs() + tail]
-    for block, layer, step in zip(
-        model.blocks, range(len(model.blocks)), measured[1:-1], strict=True
-    ):
+    for layer, block in enumerate(model.blocks):
+        own, uncertainty = rounding[layer + 1], measured[layer + 1].uncertainty
         magnitude = linear_block(block, error.abs(), absolute=True)
-        lost = gamma(roundings(model, layer) + 1, unit) * (magnitude + step.deviation.abs())
-        error = linear_block(block, error) + step.deviation
-        tail = linear_block(block, tail, absolute=True) + step.uncertainty + lost + UNDERFLOW
+        lost = gamma(roundings(model, layer) + 1, unit) * (magnitude + own.abs())
+        error = linear_block(block, error) + own
+        tail = linear_block(block, tail, absolute=True) + uncertainty + lost + UNDERFLOW
         tail = tail * SAFETY
         streams.append(error.abs() + tail)
     W_U, last = model.W_U.double(), measured[-1]
-    readout = torch.zeros_like(last.deviation) if any_order else last.deviation
+    readout = torch.zeros_like(last.deviation) if any_order else rounding[-1]
     carried = error @ W_U + readout
     lost = gamma(W_U.shape[0] + 2, unit) * (error.abs() @ W_U.abs() + readout.abs())
     rest = tail @ W_U.abs() + lost + (last.bound if any_order else last.uncertainty)
