@@ -8,6 +8,7 @@ stored ``[batch, pos, space]``.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -23,16 +24,38 @@ from otimes.algebra import (
     Product,
     Scaled,
     Sum,
-    Tensor as TensorProduct,
     Transpose,
 )
+from otimes.algebra import (
+    Tensor as TensorProduct,
+)
 from otimes.algebra.architecture import TOKENS
+from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB, Type, unify
 from otimes.bridge.model import Model
-from otimes.errors import UnknownComponentError, UnsupportedError
+from otimes.errors import TypeMismatchError, UnknownComponentError, UnsupportedError
 from otimes.models.reference import Recording
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenSource
 from otimes.numeric.paths import Heads
 from otimes.numeric.scores import FrozenReader
+
+_ONCE, _LAYER, _HEAD = "", r"\d+", r"\d+\.\d+"
+# label, and (codomain, domain), of every symbol
+_SYMBOLS = {
+    "A": (_HEAD, (POS, POS)),
+    "W_E": (_ONCE, (D_MODEL, VOCAB)),
+    "W_pos": (_ONCE, (D_MODEL, N_CTX)),
+    "W_U": (_ONCE, (VOCAB, D_MODEL)),
+    "b_U": (_ONCE, (VOCAB, ONE)),
+    "b_O": (_LAYER, (D_MODEL, ONE)),
+    "W_OV": (_HEAD, (D_MODEL, D_MODEL)),
+    "W_O": (_HEAD, (D_MODEL, D_HEAD)),
+    **dict.fromkeys(("W_Q", "W_K", "W_V"), (_HEAD, (D_HEAD, D_MODEL))),
+    **dict.fromkeys(("b_Q", "b_K", "b_V"), (_HEAD, (D_HEAD, ONE))),
+}
+
+
+_OPERATOR = Type.of((POS, POS), (VOCAB, VOCAB))
+_VECTOR = Type.of((POS, ONE), (VOCAB, ONE))
 
 
 @dataclass(frozen=True)
@@ -55,43 +78,41 @@ def numbered(term: PathTerm) -> tuple[int, Heads]:
 def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtype) -> Frozen:
     """Build the frozen model in ``dtype`` from the weights and a recording's patterns."""
     used, tensors = Counter[str](), model.weights.tensors()
+    config, biases = model.config, model.architecture.biases
 
-    def take(name: str) -> Tensor | None:
+    def take(name: str) -> Tensor:
         if name not in tensors:
-            return None
+            raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
         used[name] += 1
         return tensors[name].to(dtype)
 
-    def need(name: str) -> Tensor:
-        tensor = take(name)
-        if tensor is None:
-            raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
-        return tensor
+    def bias(name: str, layer: int) -> Tensor | None:
+        return take(f"blocks.{layer}.attn.{name}") if f"{name}[{layer}]" in biases else None
 
     batch, length = tokens.shape
-    W_pos = take("pos_embed.W_pos")
-    positions = None if W_pos is None else W_pos[recording.positions]
-    shortformer = model.config.positions == "shortformer"
-    embedded = need("embed.W_E")[tokens]
+    embedded = take("embed.W_E")[tokens]
+    positions = None
+    if config.positions != "none":
+        positions = take("pos_embed.W_pos")[recording.positions]
     blocks, readers = list[FrozenBlock](), list[FrozenReader]()
     output_biases = list[Tensor | None]()
     for layer, pattern in enumerate(recording.patterns):
-        name = f"blocks.{layer}.attn."
-        blocks.append(
-            FrozenBlock(pattern, need(name + "W_V"), need(name + "W_O"), take(name + "b_V"))
+        W_Q, W_K, W_V, W_O = (
+            take(f"blocks.{layer}.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")
         )
-        output_biases.append(take(name + "b_O"))
+        blocks.append(FrozenBlock(pattern, W_V, W_O, bias("b_V", layer)))
+        output_biases.append(bias("b_O", layer))
         readers.append(
             FrozenReader(
-                need(name + "W_Q"),
-                need(name + "W_K"),
-                take(name + "b_Q"),
-                take(name + "b_K"),
-                positions if shortformer else None,
-                model.config.attention_scale,
+                W_Q,
+                W_K,
+                bias("b_Q", layer),
+                bias("b_K", layer),
+                positions if config.positions == "shortformer" else None,
+                config.attention_scale,
             )
         )
-    W_U, b_U = need("unembed.W_U"), take("unembed.b_U")
+    W_U, b_U = take("unembed.W_U"), take("unembed.b_U") if "b_U" in biases else None
     sources = list[FrozenSource]()
     for source in model.architecture.sources:
         stream = None
@@ -100,8 +121,8 @@ def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtyp
         elif source.name == "pos":
             stream = positions
         elif source.name.endswith(".attn]"):
-            bias = output_biases[source.entry - 1]
-            stream = None if bias is None else bias[None, None, :]
+            b_O = output_biases[source.entry - 1]
+            stream = None if b_O is None else b_O[None, None, :]
         sources.append(FrozenSource(source.entry, stream, source.head))
     frozen = FrozenModel(tuple(blocks), tuple(sources), W_U, b_U, batch, length)
     return Frozen(frozen, tuple(readers), used)
@@ -114,37 +135,48 @@ class Binding:
         """Bind a model's symbols to its weights and a recording's patterns."""
         self.weights = model.weights
         self.config = model.config
+        self.architecture = model.architecture
         self.tokens = tokens
         self.recording = recording
 
     def matrix(self, factor: Factor) -> Tensor:
         """The matrix of a symbol: ``[codomain, domain]``, patterns ``[batch, dest, src]``."""
-        layer, _, head = factor.label.partition(".")
-        match factor.name, bool(layer), bool(head):
-            case "A", True, True:
-                return self.recording.patterns[int(layer)][:, int(head)]
-            case ("W_E" | "W_pos" | "W_U"), False, _:
-                tensor = getattr(self.weights, factor.name)
-                return self._double(tensor, factor).T
-            case "b_U", False, _:
+        numbers = self._numbers(factor)
+        match factor.name, *numbers:
+            case "A", layer, head:
+                return self.recording.patterns[layer][:, head]
+            case (("W_E" | "W_pos" | "W_U"), *_):
+                return self._double(getattr(self.weights, factor.name), factor).T
+            case "b_U", *_:
                 return self._double(self.weights.b_U, factor)[:, None]
-            case "b_O", True, False:
-                return self._double(self.weights.layers[int(layer)].b_O, factor)[:, None]
-            case ("W_Q" | "W_K" | "W_V" | "W_O" | "b_Q" | "b_K" | "b_V"), True, True:
-                return self._head(factor, int(layer), int(head))
-            case "W_OV", True, True:
-                written, read = (
-                    self._head(Factor(name, factor.type, factor.label), int(layer), int(head))
-                    for name in ("W_O", "W_V")
+            case "b_O", layer:
+                return self._double(self.weights.layers[layer].b_O, factor)[:, None]
+            case "W_OV", layer, head:
+                return self._head("W_O", layer, head, factor) @ self._head(
+                    "W_V", layer, head, factor
                 )
-                return written @ read
+            case name, layer, head:
+                return self._head(name, layer, head, factor)
             case _:
                 raise UnknownComponentError(f"{factor} is no symbol of this model", str(factor))
 
-    def _head(self, factor: Factor, layer: int, head: int) -> Tensor:
-        tensor = getattr(self.weights.layers[layer], factor.name)
-        grouped = factor.name[-1] in "KV"
-        group = self.config.n_heads // self.config.n_kv_heads if grouped else 1
+    def _numbers(self, factor: Factor) -> tuple[int, ...]:
+        """The layer and head of a symbol's label, checked together with its type."""
+        known = _SYMBOLS.get(factor.name)
+        if known is None or factor.type != Type.of(known[1]):
+            raise UnknownComponentError(f"{factor} is no symbol of this model", str(factor))
+        if re.fullmatch(known[0], factor.label) is None:
+            raise UnknownComponentError(
+                f"{factor} is no symbol of this model: its label is {factor.label!r}", str(factor)
+            )
+        numbers = tuple(int(part) for part in factor.label.split(".") if part)
+        if numbers:
+            self.architecture.check_head((numbers[0], numbers[1] if len(numbers) > 1 else 0))
+        return numbers
+
+    def _head(self, name: str, layer: int, head: int, factor: Factor) -> Tensor:
+        tensor = getattr(self.weights.layers[layer], name)
+        group = self.config.n_heads // self.config.n_kv_heads if name[-1] in "KV" else 1
         found = self._double(tensor, factor)[head // group]
         return found[:, None] if found.ndim == 1 else found.T
 
@@ -167,10 +199,20 @@ class Binding:
         """The value of an expression: an operator is applied to the one-hot tokens.
 
         Returns:
-            ``[batch, pos, d_vocab]`` for one that ends in the vocabulary.
+            ``[batch, pos, d_vocab]``.
+
+        Raises:
+            TypeMismatchError: for an expression that does not end in the logits.
+            UnknownComponentError: for a symbol that the model does not have.
         """
-        slots = expr.type.slots
-        closed = slots is not None and all(slot is not None and slot[1] == "1" for slot in slots)
+        if all(unify(expr.type, whole) != whole for whole in (_OPERATOR, _VECTOR)):
+            raise TypeMismatchError(
+                f"to evaluate, give an expression from the tokens to the logits, of the type "
+                f"{_OPERATOR} or {_VECTOR}; {expr} is {expr.type}",
+                expr.type,
+                _OPERATOR,
+            )
+        closed = unify(expr.type, _VECTOR) == _VECTOR
         return self._apply(expr, None if closed else self.vector(TOKENS))
 
     def _apply(self, expr: Expr, x: Tensor | None) -> Tensor:

@@ -27,7 +27,11 @@ class Prompt:
 
 def from_text(text: str | Sequence[str], config: Config, tokenizer: Tokenizer) -> Prompt:
     """Encode one text or several, with the beginning-of-sequence token first if there is one."""
+    if not isinstance(text, str | Sequence) or isinstance(text, bytes):
+        raise InputError(f"a prompt is a text, not {type(text).__name__}; pass ids as tokens=…")
     texts = [text] if isinstance(text, str) else list(text)
+    if not texts:
+        raise InputError("no prompt: give at least one text")
     start = [] if config.bos_token_id is None else [config.bos_token_id]
     rows = list[list[int]]()
     for one in texts:
@@ -93,7 +97,7 @@ def _rows(tokens: Tokens) -> list[list[int]]:
         if not whole:
             raise InputError(f"token ids are integers, not {tokens.dtype}")
         tokens = tokens.tolist()
-    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, Sequence):
         raise InputError(f"tokens are a list of ids, not {type(tokens).__name__}: {tokens!r:.40}")
     rows = list(tokens)
     if rows and all(isinstance(row, Sequence) and not isinstance(row, str) for row in rows):
@@ -111,7 +115,13 @@ def _mask(
 ) -> Tensor | None:
     if mask is None:
         return None
-    real = torch.as_tensor(mask).bool()
+    try:
+        given = torch.as_tensor(mask)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"a mask is [batch, pos] of True and False: {error}") from error
+    if not bool(((given == 0) | (given == 1)).all()):
+        raise InputError("a mask is True (or 1) at real tokens and False (or 0) at padding")
+    real = given.bool().clone()
     real = real[None] if real.ndim == 1 else real
     if tuple(real.shape) != shape:
         raise InputError(f"the mask has the shape {list(real.shape)}, the tokens {list(shape)}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from otimes.algebra import Architecture
@@ -56,7 +57,13 @@ class Model:
         if dtype not in self._references:
             from otimes.models.reference import load as load_reference
 
-            self._references[dtype] = load_reference(self.path, dtype)
+            try:
+                self._references[dtype] = load_reference(self.path, dtype)
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(
+                    f"the reference module cannot read {self.path}, which could be read before: "
+                    f"{error}"
+                ) from error
         return self._references[dtype]
 
     def run(

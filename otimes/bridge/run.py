@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import index
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from otimes.algebra import Expr, Logits, PathSum, PathTerm
+from otimes.algebra import Architecture, Expr, Logits, PathSum, PathTerm
 from otimes.bridge.binding import Binding, Frozen, freeze, numbered
 from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
@@ -35,6 +36,7 @@ class Run:
         self.tokens: Int[Tensor, "batch pos"] = prompt.tokens
         self.mask = prompt.mask
         self._recordings: dict[torch.dtype, Recording] = {}
+        self.recording()
 
     def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
         """What the reference module did when it computed in ``dtype``."""
@@ -150,16 +152,19 @@ class Run:
         """The set of paths of this model that ``path`` names."""
         architecture = self.model.architecture
         if isinstance(path, PathTerm):
-            path = path.path if path.architecture == architecture else repr(path)
+            self._check_architecture(path.architecture)
+            path = path.path
         if isinstance(path, Logits):
             path = path.expand()
         if isinstance(path, PathSum):
-            if path.architecture != architecture:
-                raise InputError(
-                    f"these are paths of {path.architecture!r}, the model is {architecture!r}"
-                )
+            self._check_architecture(path.architecture)
             return path
         return architecture.logits.expand().where(path)
+
+    def _check_architecture(self, architecture: Architecture) -> None:
+        own = self.model.architecture
+        if architecture != own:
+            raise InputError(f"these are paths of {architecture!r}, the model is {own!r}")
 
     def _positions(self, positions: int | Sequence[int] | None) -> list[int] | None:
         length = self.tokens.shape[1]
@@ -190,10 +195,15 @@ def _indices(
 ) -> list[int] | None:
     if chosen is None:
         return None
-    found = list[int]()
-    for index in [chosen] if isinstance(chosen, int) else chosen:
-        if isinstance(index, bool) or not -size * negative <= index < size:
-            lowest = -size if negative else 0
-            raise InputError(f"{what} {index} is out of range: {lowest} to {size - 1}")
-        found.append(int(index) % size)
+    lowest, found = -size if negative else 0, list[int]()
+    for one in chosen if isinstance(chosen, Iterable) else [chosen]:
+        try:
+            number = None if isinstance(one, bool) else index(one)
+        except TypeError:
+            number = None
+        if number is None:
+            raise InputError(f"a {what} is an integer, not {one!r}")
+        if not lowest <= number < size:
+            raise InputError(f"{what} {number} is out of range: {lowest} to {size - 1}")
+        found.append(number % size)
     return found

@@ -2,14 +2,14 @@
 
 Two sides are compared: the judge (the reference module, which read the file by itself) and the
 engine (path terms evaluated on the canonical weights at the recorded patterns). What is checked is
-in :class:`~otimes.results.Certificate`; how the bounds come about in :mod:`otimes.numeric.rounding`.
+in :class:`~otimes.results.Certificate`, how the bounds come about in
+:mod:`otimes.numeric.rounding`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from otimes.algebra import PathSum, PathTerm
 from otimes.bridge.binding import Frozen, numbered
-from otimes.bridge.exact import exact_difference
+from otimes.bridge.exact import exact_plan
 from otimes.bridge.run import Run
 from otimes.errors import UnsupportedError
+from otimes.models.reference import Recording
+from otimes.numeric.diagnosis import wrong_heads, wrong_paths
+from otimes.numeric.modular import Plan, exact_difference
 from otimes.numeric.rounding import Carried, Step, carry, recorded_trace, steps, worst_ratio
 from otimes.numeric.scores import score_bound, sum_of_terms
-from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace, wrong_paths
+from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace
 from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
 
 ENUMERATION_LIMIT = 4096
@@ -64,62 +67,72 @@ def verify(
     number = _DTYPES.get(str(dtype).removeprefix("torch."))
     if number is None:
         raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
-    recording = run.recording(number)
-    frozen = run.frozen(number)
     paths = run.model.architecture.logits.expand()
     enumerated = terms is not None or paths.count <= enumeration_limit
     added = list(paths.depth_first() if terms is None else terms) if enumerated else []
-    reasons = list[str]()
+    recording = run.recording(number)
+    overflow = _not_finite(recording)
+    # what an exact verification would take is said before any work
+    count = len(added) if enumerated else paths.count
+    planned = exact_plan(run.frozen().model, count) if exact else None
+    frozen = run.frozen(number)
+    reasons, named = list[str](), list[str]()
     if enumerated:
-        added = _known(added, run, reasons)
+        added = _known(added, run, named)
         engine = enumerated_trace(frozen.model, map(numbered, added))
-        reasons += _missing_and_doubled(added, paths)
+        named += _missing_and_doubled(added, paths)
     else:
         engine = order_trace(frozen.model, paths.count)
 
     judge = recorded_trace(recording.streams, recording.logits)
     judge_steps, engine_steps = steps(frozen.model, judge), steps(frozen.model, engine.trace)
-    sides = carry(frozen.model, judge_steps), carry(frozen.model, engine_steps)
+    sides = (
+        carry(frozen.model, judge_steps),
+        carry(frozen.model, engine_steps, any_order=True),
+    )
     blocks = tuple(_block_check(step) for step in judge_steps)
     written = tuple(_block_check(step) for step in engine_steps)
     reasons += [
-        f"block {check.block}: the model's output is not its input plus the components "
-        f"(off by {check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
+        f"block {check.block}: the model's output is not its input plus the components at the "
+        f"weights, biases and patterns that were frozen (off by {check.max_abs_error:.2e}, "
+        f"rounding explains {check.bound:.2e})"
         for check in blocks
         if not check.holds
     ]
     reasons += [
         f"terms of {check.block}: they are not what their matrices give (off by "
         f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
-        + _names_of_wrong(check.block, added, frozen)
-        for check in written
+        + ("" if overflow else _names_of_wrong(place, added, frozen, engine))
+        for place, check in enumerate(written)
         if not check.holds
     ]
-    scores, pairs = _scores(run, frozen, engine, sides, recording.scores, recording.streams)
+    scores, pairs, wrong = _scores(run, frozen, engine, sides, recording)
     if not scores.holds:
         reasons.append(
-            f"scores: the score terms do not add up to the recorded scores (off by "
-            f"{scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
+            f"scores of {_few(wrong)}: the score terms do not add up to the recorded scores (off "
+            f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
         )
     total, uncertainty = (engine.trace.logits - recording.logits).rounded()
     bound = sides[0].logits + sides[1].logits + uncertainty
     logits = _check(total.abs(), bound)
-    largest = float(recording.logits.abs().max())
+    largest = float(recording.logits.abs().max().nan_to_num(torch.inf))
     if not logits.holds:
         reasons.append(
             f"logits: the sum over paths differs from the model's logits by "
             f"{logits.max_abs_error:.2e}, bound {logits.bound:.2e}"
         )
-    if not logits.bound <= _VACUOUS[number] * largest and logits.bound > 1e-250:
+    if not (logits.bound <= _VACUOUS[number] * largest or _all_zero(logits, largest)):
         reasons.append(
             f"the bound {logits.bound:.2e} says nothing: it is above {_VACUOUS[number]:g} of the "
             f"largest logit ({largest:.3g})"
         )
-    reasons += _audit(run, frozen)
-    exact_check = _exact(run, added) if exact else None
+    # where the judge overflows all numbers are wrong, and one reason says it
+    reasons = [*named, *(overflow or reasons), *_audit(run, frozen)]
+    exact_check = None if planned is None else _exact(run, added if enumerated else None, planned)
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
     config, (batch, length) = run.model.config, run.tokens.shape
+    patterns = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
     return Certificate(
         model=run.model.path.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
@@ -138,12 +151,7 @@ def verify(
         logits=logits,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
-        frozen=(
-            f"attention patterns of {config.n_layers} layers × {config.n_heads} heads, "
-            "as the run recorded them",
-        )
-        if config.n_layers
-        else (),
+        frozen=(f"{patterns}, as the run recorded them",) if config.n_layers else (),
         unused_parameters=run.model.weights.unused,
         exact=exact_check,
         reasons=tuple(reasons),
@@ -155,7 +163,29 @@ def _check(error: Tensor, bound: Tensor) -> Check:
     if worst_ratio(error, bound) <= 1:
         return Check(float(error.max()), float(bound.max()), holds=True)
     place = int((error / bound).nan_to_num(torch.inf).argmax())
-    return Check(float(error.flatten()[place]), float(bound.flatten()[place]), holds=False)
+    shown = (value.flatten()[place].nan_to_num(torch.inf) for value in (error, bound))
+    return Check(*map(float, shown), holds=False)
+
+
+def _all_zero(logits: Check, largest: float) -> bool:
+    """Whether all logits of both sides are 0, where a bound cannot be a share of the largest."""
+    return logits.holds and logits.max_abs_error == largest == 0
+
+
+def _not_finite(recording: Recording) -> list[str]:
+    """Where the judge's forward pass left the range of its numbers, at first."""
+    places = [("block embed", recording.streams[0])]
+    for layer, scores in enumerate(recording.scores):
+        places += [
+            (f"scores of layer {layer}", scores),
+            (f"block {layer}.attn", recording.streams[layer + 1]),
+        ]
+    places.append(("block unembed", recording.logits))
+    for name, values in places:
+        if not bool(torch.isfinite(values).all()):
+            kind = str(values.dtype).removeprefix("torch.")
+            return [f"{name}: the model's forward pass overflows in {kind}: nothing can be checked"]
+    return []
 
 
 def _block_check(step: Step) -> BlockCheck:
@@ -188,13 +218,18 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
-def _names_of_wrong(block: str, added: Sequence[PathTerm], frozen: Frozen) -> str:
-    layer, _, kind = block.partition(".")
-    if kind != "attn":
-        return ""
-    by_number = {numbered(term): term.path for term in added}
-    wrong = wrong_paths(frozen.model, map(numbered, added), int(layer))
-    return f": {_few([by_number[path] for path in wrong])}" if wrong else ""
+def _names_of_wrong(step: int, added: Sequence[PathTerm], frozen: Frozen, engine: PathTrace) -> str:
+    """The terms of a step that are wrong; its heads where terms are grouped by order."""
+    if added:
+        named = {numbered(term): term.path for term in added}
+        wrong = islice(wrong_paths(frozen.model, map(numbered, added), step), _NAMED + 1)
+        found = [named[path] for path in wrong]
+    elif 0 < step <= len(frozen.model.blocks):
+        stream = engine.trace.streams[step - 1].high.to(frozen.model.dtype)
+        found = [f"{step - 1}.{head}" for head in wrong_heads(frozen.model, step - 1, stream)]
+    else:
+        found = []
+    return f": {_few(found)}" if found else ""
 
 
 def _scores(
@@ -202,15 +237,16 @@ def _scores(
     frozen: Frozen,
     engine: PathTrace,
     sides: tuple[Carried, Carried],
-    recorded: Sequence[Tensor],
-    streams: Sequence[Tensor],
-) -> tuple[Check, int]:
-    """All heads' sums of score terms against the recorded scores, and the number of terms."""
-    worst, pairs = Check(0.0, 0.0, holds=True), 0
+    recording: Recording,
+) -> tuple[Check, int, list[str]]:
+    """The worst head's check, the number of score terms, and the heads whose check fails."""
+    checks, pairs, wrong = [Check(0.0, 0.0, holds=True)], 0, list[str]()
     for layer, reader in enumerate(frozen.readers):
-        parts = engine.parts[layer]
-        if len(parts) ** 2 > _PAIR_LIMIT:  # by the last block that wrote: still all paths
-            parts = _grouped(engine, layer)
+        parts, magnitude = engine.parts[layer], engine.trace.magnitudes[layer]
+        if len(parts) ** 2 > _PAIR_LIMIT and not engine.by_order:
+            parts = _grouped(engine, layer)  # by the last block that wrote: still all paths
+        if not parts:  # all terms that could stand here are missing: their sum is 0
+            parts = (torch.zeros_like(recording.streams[layer]),)
         distance = sides[0].streams[layer] + sides[1].streams[layer]
         for head in range(run.model.config.n_heads):
             value, count = sum_of_terms(reader, head, parts)
@@ -219,21 +255,20 @@ def _scores(
                 head,
                 count + len(engine.parts[layer]),
                 value.dtype,
-                streams[layer].double().abs(),
-                engine.trace.magnitudes[layer],
+                recording.streams[layer].double().abs(),
+                magnitude,
                 distance,
             )
-            check = _check((recorded[layer][:, head].double() - value.double()).abs(), bound)
+            error = (recording.scores[layer][:, head].double() - value.double()).abs()
+            checks.append(_check(error, bound))
             pairs += count
-            if not check.holds and (worst.holds or check.max_abs_error > worst.max_abs_error):
-                worst = check
-            elif worst.holds:
-                worst = Check(
-                    max(worst.max_abs_error, check.max_abs_error),
-                    max(worst.bound, check.bound),
-                    holds=True,
-                )
-    return worst, pairs
+            if not checks[-1].holds:
+                wrong.append(f"{layer}.{head}")
+    failed = [check for check in checks if not check.holds]
+    if failed:
+        return max(failed, key=lambda check: check.max_abs_error), pairs, wrong
+    error, bound = (max(getattr(c, name) for c in checks) for name in ("max_abs_error", "bound"))
+    return Check(error, bound, holds=True), pairs, wrong
 
 
 def _grouped(engine: PathTrace, layer: int) -> tuple[Tensor, ...]:
@@ -256,7 +291,8 @@ def _audit(run: Run, frozen: Frozen) -> list[str]:
     return [f"parameters not used exactly once: {_few(wrong)}"] if wrong else []
 
 
-def _exact(run: Run, added: Sequence[PathTerm]) -> ExactCheck:
-    paths = added or list(run.model.architecture.logits.expand().depth_first())
-    difference = exact_difference(run.frozen().model, [numbered(term) for term in paths])
+def _exact(run: Run, added: Sequence[PathTerm] | None, planned: Plan) -> ExactCheck:
+    terms = run.model.architecture.logits.expand().depth_first() if added is None else added
+    paths = [numbered(term) for term in terms]
+    difference = exact_difference(run.frozen().model, paths, planned)
     return ExactCheck(str(difference), run.tokens.shape[1])

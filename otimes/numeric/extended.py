@@ -29,6 +29,8 @@ UNDERFLOW = 1e-290
 """More than all underflows of one product can add up to, for numbers of ordinary size."""
 
 _SLICES = 5
+_LEAST_EXPONENT = -880  # the last slice of smaller numbers would need powers that do not exist
+_LARGEST_EXPONENT = 1020  # larger numbers overflow when they are added up
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,16 @@ class Extended:
         return Extended(value, zero, zero)
 
     def __add__(self, other: Extended | Tensor) -> Extended:
-        right = other if isinstance(other, Extended) else Extended.of(other)
-        high, rest = two_sum(self.high, right.high)
-        low, missed = two_sum(self.low, right.low)
+        if isinstance(other, Tensor):
+            high, rest = two_sum(self.high, other.double())
+            low, missed = two_sum(self.low, rest)
+            high, low = two_sum(high, low)
+            return Extended(high, low, (self.error + missed.abs()) * SAFETY)
+        high, rest = two_sum(self.high, other.high)
+        low, missed = two_sum(self.low, other.low)
         low, more = two_sum(low, rest)
         high, low = two_sum(high, low)
-        error = self.error + right.error + missed.abs() + more.abs()
+        error = self.error + other.error + missed.abs() + more.abs()
         return Extended(high, low, error * SAFETY)
 
     def __neg__(self) -> Extended:
@@ -94,17 +100,21 @@ def matmul(left: Extended, right: Extended) -> Extended:
     compensated additions and the operands' own errors.
     """
     inner = left.high.shape[-1]
-    # products of two slices have at most 2 * bits + log2(inner) + 1 <= 53 bits
-    bits = (52 - math.ceil(math.log2(max(inner, 1)))) // 2
+    # a product of two slices has at most 2 * bits + log2(inner) <= 50 bits, so that the sum of the
+    # products of one level, which are multiples of one power of two, has no rounding error either
+    bits = (50 - math.ceil(math.log2(max(inner, 1)))) // 2
     left_slices, left_top = _slices(left, bits, dim=-1)
     right_slices, right_top = _slices(right, bits, dim=-2)
     high = left.high @ right.high
     total = Extended.of(torch.zeros_like(high))
     for level in range(_SLICES):
+        exact: Tensor | None = None
         for i in range(level + 1):
             a, b = left_slices[i], right_slices[level - i]
             if a is not None and b is not None:
-                total = total + (a @ b)
+                exact = a @ b if exact is None else exact + a @ b
+        if exact is not None:
+            total = total + exact
     missing = inner * (_SLICES**2 + 2) * 2.0 ** (-bits * _SLICES) * (left_top * right_top)
     magnitude = right.high.abs() + right.low.abs() + right.error
     operands = left.error @ magnitude + (left.high.abs() + left.low.abs()) @ right.error
@@ -119,8 +129,8 @@ def _slices(value: Extended, bits: int, dim: int) -> tuple[list[Tensor | None], 
     """
     largest = (value.high.abs() + value.low.abs()).amax(dim, keepdim=True)
     exponent = torch.frexp(largest).exponent.long() + 1
-    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, -900))
-    exponent = exponent.clamp(min=-900)
+    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, _LEAST_EXPONENT))
+    exponent = exponent.clamp(min=_LEAST_EXPONENT)
     high, low, slices = value.high, value.low, list[Tensor | None]()
     for number in range(1, _SLICES + 1):
         shift = bits * number - exponent
@@ -130,7 +140,7 @@ def _slices(value: Extended, bits: int, dim: int) -> tuple[list[Tensor | None], 
         high, low = high - part_high, low - part_low
         part = part_high + part_low
         slices.append(part if bool(part.any()) else None)
-    return slices, _power_of_two(exponent)
+    return slices, _power_of_two(exponent).masked_fill(exponent > _LARGEST_EXPONENT, math.inf)
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

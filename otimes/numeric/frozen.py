@@ -23,8 +23,8 @@ Stream = Float[Tensor, "batch pos d_model"]
 class FrozenBlock:
     """The heads of one layer with their recorded patterns ``[batch, head, dest, src]``.
 
-    ``W_V [kv_head, d_model, d_head]``, ``W_O [head, d_head, d_model]`` and ``b_V [kv_head, d_head]``,
-    which is None where the model has none. ``b_O`` is not here: it is a source.
+    ``W_V [kv_head, d_model, d_head]``, ``W_O [head, d_head, d_model]``, and ``b_V [kv_head,
+    d_head]``, which is None where the model has none. ``b_O`` is not here: it is a source.
     """
 
     pattern: Float[Tensor, "batch head dest src"]

@@ -11,7 +11,7 @@ is zero modulo primes whose product exceeds the bound, and can be reconstructed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,9 +21,6 @@ from torch import Tensor
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, Stream
 from otimes.numeric.paths import Heads, PrefixStack
 from otimes.numeric.rounding import block_magnitude
-
-_CHUNK = 64
-_RECONSTRUCTED = 4096
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def _residue_model(model: FrozenModel, prime: int) -> FrozenModel:
     )
 
 
-def difference_modulo(model: FrozenModel, paths: Sequence[tuple[int, Heads]], prime: int) -> Tensor:
+def difference_modulo(model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int) -> Tensor:
     """The forward pass minus the sum over ``paths``, at all logits, modulo a prime."""
     small = _residue_model(model, prime)
     stream = torch.remainder(small.written(0), prime)
@@ -91,48 +88,46 @@ def difference_modulo(model: FrozenModel, paths: Sequence[tuple[int, Heads]], pr
     forward = torch.remainder(stream @ small.W_U, prime)
     if small.b_U is not None:
         forward = torch.remainder(forward + small.b_U, prime)
-    total = torch.zeros_like(forward)
-    for part in _path_logits(small, paths, prime):
-        total = torch.remainder(total + part, prime)
-    return torch.remainder(forward - total, prime)
+    return torch.remainder(forward - _sum_of_paths(small, paths, prime), prime)
 
 
-def _path_logits(
-    model: FrozenModel, paths: Sequence[tuple[int, Heads]], prime: int
-) -> Iterator[Tensor]:
-    """Sums of the logits of some paths at a time, each path unembedded by itself."""
-    stack, waiting = PrefixStack(model), list[Tensor]()
-
-    def unembedded() -> Tensor:
-        each = torch.remainder(torch.stack(waiting) @ model.W_U, prime)
-        return torch.remainder(each.sum(0), prime)
-
+def _sum_of_paths(model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int) -> Tensor:
+    """The logits of all paths; what they write is added up first, since that is exact here."""
+    stack, total, biases = PrefixStack(model), torch.zeros_like(model.written(0)), 0
     for source, heads in paths:
         stream = stack.stream(source, heads)
         if stream is None:
-            if model.b_U is None:
-                raise ValueError("the model has no unembedding bias")
-            yield model.b_U
+            biases += 1
         else:
-            waiting.append(stream)
-        if len(waiting) == _CHUNK:
-            yield unembedded()
-            waiting.clear()
-    if waiting:
-        yield unembedded()
+            total = torch.remainder(total + stream, prime)
+    logits = torch.remainder(total @ model.W_U, prime)
+    if biases:
+        if model.b_U is None:
+            raise ValueError("the model has no unembedding bias")
+        logits = torch.remainder(logits + biases * model.b_U, prime)
+    return logits
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an exact comparison takes: the denominator ``2^denominator_bits`` and the primes."""
+    """What an exact comparison takes.
+
+    The denominator is ``2^denominator_bits``; ``heads`` is how often a head is applied, over all
+    paths and primes.
+    """
 
     denominator_bits: int
     primes: tuple[int, ...]
     multiplications: float
+    heads: int
 
 
 def plan(model: FrozenModel, count: int) -> Plan:
-    """Bound the difference of the forward pass and a sum over ``count`` paths; choose the primes."""
+    """Bound the difference of the forward pass and the sum over ``count`` paths; choose primes.
+
+    Raises:
+        OverflowError: if values of the network are not finite in float64.
+    """
     from sympy import prevprime
 
     magnitude = torch.zeros_like(model.written(0), dtype=torch.float64)
@@ -153,6 +148,8 @@ def plan(model: FrozenModel, count: int) -> Plan:
     if model.b_U is not None:
         largest += float(model.b_U.double().abs().max())
         lowest = min(lowest, _lowest_bit(model.b_U))
+    if not math.isfinite(largest):
+        raise OverflowError("values of the frozen network are beyond the range of float64")
     # largest was computed in floats, with a relative error far below the 2 bits that are spare
     bits = math.ceil(math.log2(max(largest, 1.0)) + math.log2(count + 1)) + 2 - lowest
     d_model, d_vocab = model.W_U.shape
@@ -164,8 +161,9 @@ def plan(model: FrozenModel, count: int) -> Plan:
         covered += math.log2(prime) - 1e-9
     places = model.batch * model.length
     d_head = max([0, *(block.W_O.shape[1] for block in model.blocks)])
-    each = places * (d_model * d_vocab + 2 * d_model * d_head + model.length * d_head)
-    return Plan(-lowest, tuple(primes), float(count) * each * len(primes))
+    each = places * (2 * d_model * d_head + model.length * d_head)
+    every = (float(count) * each + 2 * places * d_model * d_vocab) * len(primes)
+    return Plan(-lowest, tuple(primes), every, count * len(primes))
 
 
 def _lowest_bit(value: Tensor) -> int:
@@ -187,11 +185,9 @@ def exact_difference(
     if not len(places):
         return Fraction(0)
     product = math.prod(chosen.primes)
-    lifts = [
-        (product // prime) * pow(product // prime, -1, prime) for prime in chosen.primes
-    ]
+    lifts = [(product // prime) * pow(product // prime, -1, prime) for prime in chosen.primes]
     largest = 0
-    for place in places[:_RECONSTRUCTED].tolist():
+    for place in places.tolist():
         parts = zip(found, lifts, strict=True)
         value = sum(int(residue[place]) * lift for residue, lift in parts)
         # residues are of the difference itself; times the denominator it is an integer

@@ -6,6 +6,10 @@ blocks, unembedding) the *deviation* ``δ = output - F(input)`` is measured with
 must be within the local rounding bound ``γ_n |F|(|input|)`` (Higham 2002, "Accuracy and Stability
 of Numerical Algorithms", section 3.5): that is the check of the step.
 
+The last step of the engine's side, reading the terms out and adding them up, is bounded and not
+measured: the bound holds for the terms added in any order. A deviation beyond its own bound is a
+mistake and not rounding; it counts with its bound, so that it shows at the logits as well.
+
 Because the network is affine, the exact error at the logits is the sum of the deviations carried
 through the exact later blocks. The measured deviations are carried by the computed operator,
 
@@ -48,13 +52,15 @@ class Trace:
 
     ``streams[l]`` is its input of block l, the last one what the unembedding reads (each
     ``[batch, pos, d_model]``), and ``logits``; ``magnitudes`` and ``logits_magnitude`` are the sums
-    of the absolute values of the parts that were added up to give them.
+    of the absolute values of the parts that were added up to give them. ``parts`` is how many
+    parts the logits are a sum of, 1 for a module that adds up its stream and reads it out once.
     """
 
     dtype: torch.dtype
     streams: tuple[Extended, ...]
     magnitudes: tuple[Tensor, ...]
     logits: Extended
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -166,35 +172,38 @@ def steps(model: FrozenModel, trace: Trace) -> list[Step]:
     if model.b_U is not None:
         logits = logits + model.b_U.double().expand_as(logits.high)
         magnitude = magnitude + model.b_U.double().abs()
-    measure("unembed", trace.logits - logits, magnitude, W_U.shape[0] + 4)
+    measure("unembed", trace.logits - logits, magnitude, W_U.shape[0] + trace.parts + 4)
     return found
 
 
 @dataclass(frozen=True)
 class Carried:
-    """The distance of each stream, and of the logits, from the exact network's: ``|error| <= value``."""
+    """How far each stream, and the logits, are at most from the exact network's."""
 
     streams: tuple[Tensor, ...]
     logits: Tensor
 
 
-def carry(model: FrozenModel, measured: list[Step]) -> Carried:
-    """Carry deviations through the later blocks; see the module's text."""
+def carry(model: FrozenModel, measured: list[Step], *, any_order: bool = False) -> Carried:
+    """Carry deviations through the later blocks; see the module's text.
+
+    With ``any_order`` the last step counts with its bound instead of its measured deviation.
+    """
     unit = unit_roundoff(torch.float64)
-    first = measured[0]
-    error, tail = first.deviation, first.uncertainty
+    rounding = [step.deviation.clamp(-step.bound, step.bound) for step in measured]
+    error, tail = rounding[0], measured[0].uncertainty
     streams = [error.abs() + tail]
-    for block, layer, step in zip(
-        model.blocks, range(len(model.blocks)), measured[1:-1], strict=True
-    ):
+    for layer, block in enumerate(model.blocks):
+        own, uncertainty = rounding[layer + 1], measured[layer + 1].uncertainty
         magnitude = linear_block(block, error.abs(), absolute=True)
-        lost = gamma(roundings(model, layer) + 1, unit) * (magnitude + step.deviation.abs())
-        error = linear_block(block, error) + step.deviation
-        tail = linear_block(block, tail, absolute=True) + step.uncertainty + lost + UNDERFLOW
+        lost = gamma(roundings(model, layer) + 1, unit) * (magnitude + own.abs())
+        error = linear_block(block, error) + own
+        tail = linear_block(block, tail, absolute=True) + uncertainty + lost + UNDERFLOW
         tail = tail * SAFETY
         streams.append(error.abs() + tail)
     W_U, last = model.W_U.double(), measured[-1]
-    carried = error @ W_U + last.deviation
-    lost = gamma(W_U.shape[0] + 2, unit) * (error.abs() @ W_U.abs() + last.deviation.abs())
-    rest = (tail @ W_U.abs() + last.uncertainty + lost) * SAFETY + UNDERFLOW
-    return Carried(tuple(streams), carried.abs() + rest)
+    readout = torch.zeros_like(last.deviation) if any_order else rounding[-1]
+    carried = error @ W_U + readout
+    lost = gamma(W_U.shape[0] + 2, unit) * (error.abs() @ W_U.abs() + readout.abs())
+    rest = tail @ W_U.abs() + lost + (last.bound if any_order else last.uncertainty)
+    return Carried(tuple(streams), carried.abs() + rest * SAFETY + UNDERFLOW)

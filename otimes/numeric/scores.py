@@ -49,7 +49,7 @@ class FrozenReader:
         return self.W_K[kv], None if self.b_K is None else self.b_K[kv]
 
     def parts(self, query: bool, head: int, streams: Sequence[Stream]) -> Tensor:
-        """One side's parts ``[part, batch, pos, d_head]``: streams, positions, bias."""
+        """One side's parts ``[part, batch, pos, d_head]``: at least one stream, positions, bias."""
         matrix, bias = self.side(query, head)
         found = [stream @ matrix for stream in streams]
         if self.positions is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from otimes.numeric.extended import Extended
 from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.paths import Heads, PrefixStack, Readout, order_streams
-from otimes.numeric.rounding import Trace, gamma, roundings, underflow, unit_roundoff, worst_ratio
+from otimes.numeric.rounding import Trace
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,13 @@ class PathTrace:
     """A trace, the parts that stand before each block, and how many paths were added up.
 
     ``parts[l]`` are the streams whose sum is the input of block l: one for each path, or one for
-    each order.
+    each order where ``by_order`` says so.
     """
 
     trace: Trace
     parts: tuple[tuple[Stream, ...], ...]
     count: int
+    by_order: bool = False
 
 
 class _Adder:
@@ -63,7 +64,7 @@ def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Heads]]) -> 
         streams.append(streams[-1] + ending[entry].total)
         magnitudes.append(magnitudes[-1] + ending[entry].magnitude)
         standing.append((*standing[-1], *parts[entry]))
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits)
+    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, count)
     return PathTrace(trace, tuple(standing[:depth]), count)
 
 
@@ -84,40 +85,5 @@ def order_trace(model: FrozenModel, count: int) -> PathTrace:
         logits = logits + readout.logits(stream, model)
     if model.b_U is not None:
         logits = logits + readout.logits(None, model)
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits)
-    return PathTrace(trace, tuple(parts[:-1]), count)
-
-
-def wrong_paths(
-    model: FrozenModel, paths: Iterable[tuple[int, Heads]], layer: int
-) -> list[tuple[int, Heads]]:
-    """The paths whose last head, in ``layer``, did not do what its matrices say.
-
-    Each is compared with its own prefix sent through the head with about 100 bits.
-    """
-    block, stack, found = model.blocks[layer], PrefixStack(model), list[tuple[int, Heads]]()
-    unit, least = unit_roundoff(model.dtype), underflow(model.dtype)
-    for source, heads in paths:
-        if not heads or heads[-1][0] != layer:
-            continue
-        index, kv = heads[-1][1], heads[-1][1] // block.group
-        first = model.sources[source].head
-        pattern, W_O = block.pattern[:, index].double(), block.W_O[index].double()
-        if len(heads) == 1 and first is not None and block.b_V is not None:
-            bias = block.b_V[kv].double().expand(model.batch, model.length, -1)
-            value, size = Extended.of(bias), bias.abs()
-        else:
-            before = stack.stream(source, heads[:-1])
-            if before is None:
-                continue
-            W_V = block.W_V[kv].double()
-            value, size = Extended.of(before) @ W_V, before.double().abs() @ W_V.abs()
-        exact = Extended.of(pattern) @ value @ W_O
-        stream = stack.stream(source, heads)
-        if stream is None:
-            continue
-        difference, uncertainty = (exact - stream.expand_as(exact.high)).rounded()
-        bound = gamma(roundings(model, layer), unit) * (pattern @ size @ W_O.abs()) + least
-        if worst_ratio(difference.abs() - uncertainty, bound) > 1:
-            found.append((source, heads))
-    return found
+    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, len(orders) + 1)
+    return PathTrace(trace, tuple(parts[:-1]), count, by_order=True)

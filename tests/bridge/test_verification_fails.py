@@ -1,0 +1,436 @@
+"""The certificate can fail: whatever is broken, it does not hold, and it names what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from otimes.algebra import PathTerm
+from otimes.bridge import Run, verify
+from otimes.errors import UnknownComponentError
+from otimes.numeric import paths as numeric_paths
+from otimes.numeric.frozen import FrozenBlock, Stream
+from otimes.numeric.paths import PrefixStack, Readout
+from tests.factory import make_checkpoint
+from tests.kit import patterns_of, reasons, run_of, with_block, with_frozen, with_model, with_source
+from tests.oracles import rational
+from tests.oracles.paths import Path as OraclePath
+
+BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_U")
+# sources of all kinds, 4 query heads on 2 KV heads
+ALL_KINDS = {
+    "n_heads": 4, "n_kv_heads": 2, "d_model": 5, "d_head": 3, "d_vocab": 7, "n_ctx": 4,
+    "positions": "learned", "biases": BIASES,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return run_of(tmp_path, **ALL_KINDS)[0]
+
+
+def terms_of(run: Run) -> list[PathTerm]:
+    return list(run.model.architecture.logits.expand())
+
+
+def test_the_unbroken_run_holds(run: Run) -> None:
+    assert verify(run, exact=True).holds
+    assert verify(run, dtype="float32").holds
+    assert verify(with_frozen(run, lambda frozen: frozen)).holds
+
+
+# terms
+
+
+@pytest.mark.parametrize(
+    "path", ["embed", "pos > 0.3", "embed > 0.1 > 1.2", "bias[1.3] > 1.3", "bias[0.attn] > 1.0",
+             "bias[unembed]", "bias[1.attn]"]
+)  # fmt: skip
+def test_a_dropped_term(run: Run, path: str) -> None:
+    kept = [term for term in terms_of(run) if term.path != path]
+    count = len(kept) + 1
+
+    assert f"1 of {count} terms are missing: {path}\n" in reasons(run, kept)
+
+
+def test_a_dropped_term_in_float32(run: Run) -> None:
+    kept = terms_of(run)[:-1]
+
+    assert f"terms are missing: {terms_of(run)[-1].path}\n" in reasons(run, kept, dtype="float32")
+
+
+def test_the_direct_term_of_a_model_with_one_source(tmp_path: Path) -> None:
+    """There is then no term at all before the first block."""
+    run, _ = run_of(tmp_path)
+
+    assert "1 of 16 terms are missing: embed\n" in reasons(run, terms_of(run)[1:])
+
+
+def test_all_terms_dropped(run: Run) -> None:
+    found = reasons(run, [], exact=True)
+
+    assert "terms are missing: embed, pos, bias[0.attn], …" in found
+    assert "exact: the rational difference is" in found
+
+
+def test_a_doubled_term(run: Run) -> None:
+    twice = run.model.architecture.logits.expand()["embed > 0.1 > 1.2"]
+
+    found = reasons(run, [*terms_of(run), twice])
+
+    assert "terms that were added more than once: embed > 0.1 > 1.2\n" in found
+    assert "missing" not in found
+
+
+def test_one_term_swapped_for_another(run: Run) -> None:
+    terms = terms_of(run)
+    terms[7] = terms[9]
+
+    found = reasons(run, terms)
+
+    assert f"terms are missing: {terms_of(run)[7].path}" in found
+    assert f"added more than once: {terms[9].path}" in found
+
+
+def test_a_foreign_term(run: Run, tmp_path: Path) -> None:
+    other, _ = run_of(tmp_path / "other", n_layers=3, n_heads=4)
+    foreign = other.model.architecture.logits.expand()["embed > 1.2 > 2.3"]
+
+    assert "terms that this model does not have: embed > 1.2 > 2.3" in reasons(
+        run, [*terms_of(run), foreign]
+    )
+
+
+@pytest.mark.parametrize("path", ["embed", "embed > 0.1 > 1.2", "bias[unembed]"])
+def test_exact_gives_the_value_of_a_wrong_term(run: Run, tmp_path: Path, path: str) -> None:
+    """Dropped, the exact difference is the term's value; doubled, minus the value."""
+    run = run.model.run(tokens=[3, 1])
+    checkpoint = make_checkpoint(tmp_path / "same", **ALL_KINDS)
+    term = run.model.architecture.logits.expand()[path]
+    exact = rational.path_logits(
+        checkpoint.config,
+        checkpoint.arrays,
+        run.tokens[0],
+        [pattern[0] for pattern in patterns_of(run)],
+        OraclePath(term.source.name, term.heads),
+    )
+    largest = max((value for row in exact for value in row), key=abs)
+    terms = terms_of(run)
+
+    dropped = verify(run, terms=[t for t in terms if t != term], exact=True)
+    doubled = verify(run, terms=[*terms, term], exact=True)
+
+    assert dropped.exact is not None
+    assert doubled.exact is not None
+    assert abs(Fraction(dropped.exact.difference)) == abs(largest)
+    assert Fraction(doubled.exact.difference) == -Fraction(dropped.exact.difference)
+    assert f"exact: the rational difference is {doubled.exact.difference}, not 0" in doubled.reasons
+
+
+# the engine
+
+
+@dataclass(frozen=True)
+class OneHeadWrong(FrozenBlock):
+    """Its matrices are right, but one head multiplies by others."""
+
+    wrong: int = 0
+    how: str = "transposed"
+
+    def head(self, index: int, stream: Stream) -> Stream:
+        if index != self.wrong:
+            return super().head(index, stream)
+        kv = index // self.group
+        W_V = self.W_V[kv]
+        if self.how == "transposed":
+            W_V = W_V.T
+        elif self.how == "neighbour":
+            W_V = self.W_V[(kv + 1) % len(self.W_V)]
+        elif self.how == "scaled":
+            W_V = W_V * (1 + 1e-9)
+        else:
+            assert self.how == "pattern transposed"
+            return self.pattern[:, index].mT @ stream @ W_V @ self.W_O[index]
+        return self.pattern[:, index] @ stream @ W_V @ self.W_O[index]
+
+    @staticmethod
+    def of(how: str):
+        return lambda b: OneHeadWrong(b.pattern, b.W_V, b.W_O, b.b_V, wrong=2, how=how)
+
+
+@pytest.fixture
+def square(tmp_path: Path) -> Run:
+    """Matrices that can be transposed."""
+    return run_of(tmp_path, n_heads=4, n_kv_heads=2, d_model=4, d_head=4, biases=BIASES, n_ctx=4)[0]
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("how", ["transposed", "neighbour", "scaled", "pattern transposed"])
+def test_a_head_of_the_engine(square: Run, layer: int, how: str) -> None:
+    broken = with_block(square, layer, OneHeadWrong.of(how))
+
+    found = reasons(broken)
+    by_order = reasons(broken, enumeration_limit=0)
+
+    assert f"terms of {layer}.attn: they are not what their matrices give" in found
+    named = found.partition("rounding explains")[2].splitlines()[0].partition("): ")[2]
+    assert named
+    assert all(path.endswith(f"{layer}.2") for path in named.removesuffix(", …").split(", "))
+    assert by_order.splitlines()[0].endswith(f"): {layer}.2")
+
+
+@pytest.mark.parametrize("name", ["W_V", "W_O"])
+def test_a_transposed_matrix_in_the_frozen_model(square: Run, name: str) -> None:
+    broken = with_block(square, 1, lambda b: replace(b, **{name: getattr(b, name).mT}))
+
+    assert "block 1.attn: the model's output is not its input plus the components" in reasons(
+        broken
+    )
+
+
+def test_a_transposed_unembedding(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, d_model=6, d_vocab=6)
+
+    found = reasons(with_model(run, lambda model: replace(model, W_U=model.W_U.T)))
+
+    assert "block unembed: the model's output is not" in found
+
+
+@pytest.mark.parametrize("name", ["W_Q", "W_K"])
+def test_transposed_query_and_key_matrices(square: Run, name: str) -> None:
+    def changed(frozen):
+        reader = frozen.readers[1]
+        return replace(
+            frozen,
+            readers=(frozen.readers[0], replace(reader, **{name: getattr(reader, name).mT})),
+        )
+
+    found = reasons(with_frozen(square, changed))
+
+    assert "scores of 1.0, 1.1, 1.2, …: the score terms do not add up" in found
+    assert "\n" not in found
+
+
+def test_a_forgotten_attention_scale(run: Run) -> None:
+    def changed(frozen):
+        first, second = frozen.readers
+        return replace(frozen, readers=(first, replace(second, scale=1.0)))
+
+    found = reasons(with_frozen(run, changed))
+
+    assert found.startswith("scores of 1.0, 1.1, 1.2, …: the score terms do not add up")
+    assert "\n" not in found
+
+
+def test_forgotten_shortformer_positions(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, positions="shortformer")
+
+    def changed(frozen):
+        return replace(
+            frozen, readers=tuple(replace(reader, positions=None) for reader in frozen.readers)
+        )
+
+    assert "scores of 0.0, 0.1, 0.2, …" in reasons(with_frozen(run, changed))
+
+
+@pytest.mark.parametrize("name", ["b_Q", "b_K"])
+def test_a_missed_bias_of_scores(run: Run, name: str) -> None:
+    def changed(frozen):
+        first, second = frozen.readers
+        return replace(frozen, readers=(replace(first, **{name: None}), second))
+
+    assert "scores of 0.0, 0.1, 0.2, …" in reasons(with_frozen(run, changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("embed", "block embed"),
+        ("pos", "block embed"),
+        ("bias[0.attn]", "block 0.attn"),
+        ("bias[1.attn]", "block 1.attn"),
+    ],
+)
+def test_a_missed_source(run: Run, name: str, named: str) -> None:
+    found = reasons(with_source(run, name, torch.zeros_like))
+
+    assert f"{named}: the model's output is not its input plus the components" in found
+
+
+def test_a_missed_value_bias(run: Run) -> None:
+    broken = with_block(run, 1, lambda b: replace(b, b_V=torch.zeros_like(b.b_V)))
+
+    assert "block 1.attn: the model's output is not its input" in reasons(broken)
+
+
+def test_a_value_bias_in_one_head_alone(run: Run) -> None:
+    @dataclass(frozen=True)
+    class Shortcut(FrozenBlock):
+        """Rows that do not sum to 1 make this wrong; here it is one head that has none."""
+
+        def value_bias(self, index: int) -> Stream:
+            found = super().value_bias(index)
+            return found * 0 if index == 3 else found
+
+    broken = with_block(run, 1, lambda b: Shortcut(b.pattern, b.W_V, b.W_O, b.b_V))
+
+    assert "terms of 1.attn: they are not what their matrices give" in reasons(broken)
+    assert "): bias[1.3] > 1.3\n" in reasons(broken) + "\n"
+    assert "): 1.3\n" in reasons(broken, enumeration_limit=0) + "\n"
+
+
+def test_a_missed_unembedding_bias(run: Run) -> None:
+    broken = with_model(run, lambda model: replace(model, b_U=torch.zeros_like(model.b_U)))
+
+    assert "block unembed: the model's output is not its input" in reasons(broken)
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attn.b_V", "blocks.1.attn.b_O", "unembed.b_U"])
+def test_weights_without_a_bias_that_the_symbols_have(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = run.model.weights
+    kept = {key: tensor for key, tensor in weights.tensors().items() if key != name}
+    monkeypatch.setattr(type(weights), "tensors", lambda _: kept)
+
+    with pytest.raises(UnknownComponentError, match=f"the checkpoint has no tensor '{name}'"):
+        verify(run)
+
+
+@pytest.mark.parametrize("head", [0, 3])
+def test_a_pattern_that_is_not_the_recorded_one(run: Run, head: int) -> None:
+    def changed(block: FrozenBlock) -> FrozenBlock:
+        pattern = block.pattern.clone()
+        pattern[0, head, 3, 1] += 1e-10
+        return replace(block, pattern=pattern)
+
+    assert "block 0.attn: the model's output is not its input plus the components at the " in (
+        reasons(with_block(run, 0, changed))
+    )
+
+
+# the judge
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("embed.W_E", "block embed"),
+        ("pos_embed.W_pos", "block embed"),
+        ("blocks.0.attn.W_Q", "scores of 0."),
+        ("blocks.1.attn.W_K", "scores of 1."),
+        ("blocks.0.attn.b_Q", "scores of 0."),
+        ("blocks.1.attn.b_K", "scores of 1."),
+        ("blocks.0.attn.W_V", "block 0.attn"),
+        ("blocks.1.attn.b_V", "block 1.attn"),
+        ("blocks.1.attn.W_O", "block 1.attn"),
+        ("blocks.1.attn.b_O", "block 1.attn"),
+        ("unembed.W_U", "block unembed"),
+        ("unembed.b_U", "block unembed"),
+    ],
+)
+def test_a_perturbed_weight_of_the_reference(run: Run, name: str, named: str) -> None:
+    """One number of one tensor, by 1e-9."""
+    weight = run.model.reference().state_dict()[name]
+    place = run.tokens[0, 1] if name == "embed.W_E" else 0
+    weight[place].view(-1)[0] += 1e-9
+
+    found = reasons(run.model.run(tokens=run.tokens))
+
+    assert found.startswith(named), found
+
+
+def test_a_perturbed_scale_of_the_reference(run: Run) -> None:
+    run.model.reference().blocks[1].attn.scale *= 1 + 1e-9
+
+    assert "scores of 1.0, 1.1, 1.2, …" in reasons(run.model.run(tokens=run.tokens))
+
+
+# one term alone
+
+
+def test_twice_the_bound_in_one_terms_value_at_one_logit(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bound = "embed > 0.1 > 1.2", verify(run).bound
+    term = run.model.architecture.logits.expand()[path]
+    number = run.model.architecture.sources.index(term.source), term.heads
+    right = Readout.logits
+    streams = PrefixStack(run.frozen().model)
+    wanted = streams.stream(*number)
+
+    def wrong(self: Readout, stream: Stream | None, model) -> torch.Tensor:
+        found = right(self, stream, model)
+        if stream is not None and torch.equal(stream, wanted):
+            found = found.clone()
+            found[0, 2, 5] += 2.01 * bound
+        return found
+
+    monkeypatch.setattr(Readout, "logits", wrong)
+
+    found = reasons(run)
+
+    assert found.startswith("terms of unembed: they are not what their matrices give")
+    assert found.splitlines()[0].endswith(f"): {path}")
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("embed", "embed"),
+        ("pos > 0.3", "0.attn"),
+        ("embed > 0.1 > 1.2", "1.attn"),
+        ("bias[0.attn]", "0.attn"),
+        ("bias[1.2] > 1.2", "1.attn"),
+    ],
+)
+def test_a_change_inside_one_term(
+    run: Run, path: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    term = run.model.architecture.logits.expand()[path]
+    number = run.model.architecture.sources.index(term.source), term.heads
+    right = numeric_paths.PrefixStack.stream
+
+    def wrong(self, source, heads):
+        found = right(self, source, heads)
+        return found + 1e-11 if (source, heads) == number else found
+
+    monkeypatch.setattr(PrefixStack, "stream", wrong)
+
+    assert f"terms of {step}: they are not what their matrices give" in reasons(run)
+    assert f"): {path}\n" in reasons(run) + "\n"
+
+
+# the audit
+
+
+def test_a_tensor_that_is_used_twice(run: Run) -> None:
+    def changed(frozen):
+        frozen.used["blocks.0.attn.W_V"] += 1
+        return frozen
+
+    assert reasons(with_frozen(run, changed)) == (
+        "parameters not used exactly once: blocks.0.attn.W_V"
+    )
+
+
+def test_a_tensor_that_is_not_used(run: Run) -> None:
+    def changed(frozen):
+        del frozen.used["unembed.b_U"]
+        return frozen
+
+    assert reasons(with_frozen(run, changed)) == "parameters not used exactly once: unembed.b_U"
+
+
+def test_a_tensor_that_the_model_does_not_have(run: Run) -> None:
+    def changed(frozen):
+        frozen.used["blocks.0.attn.b_X"] += 1
+        return frozen
+
+    assert "parameters not used exactly once: blocks.0.attn.b_X" in reasons(
+        with_frozen(run, changed)
+    )
