@@ -306,10 +306,17 @@ def test_long_sums_go_over_lines_and_lose_nothing() -> None:
 
 
 def test_more_paths_than_anybody_reads_are_refused_with_their_number() -> None:
-    with pytest.raises(LimitError, match="would write out 28,561 paths, more than 2,000") as caught:
+    with pytest.raises(
+        LimitError, match="would write out 28,561 paths in 4 layers, more than 2,000"
+    ) as caught:
         Architecture(4, 12).logits.derive()
 
     assert caught.value.count == 13**4
+    for architecture in (Architecture(100_000, 1), Architecture(100_000, 0)):
+        with pytest.raises(LimitError, match=r"would write out at least .* in 100,000 layers"):
+            derive_logits(architecture)
+    with pytest.raises(LimitError, match=r"about 10\^30 paths in 100 layers"):
+        derive_logits(Architecture(100, 1))
 
 
 def test_a_concatenation_takes_the_blocks_in_their_order() -> None:
@@ -372,7 +379,7 @@ def test_the_command_in_text_markdown_and_latex() -> None:
     [
         (("--heads", "two"), "--heads is one number, or one for each layer such as 2,3; not 'two'"),
         (("--heads", "1,2,3"), "heads has 3 numbers for 2 layers"),
-        (("--heads", "100"), "would write out 10,201 paths, more than 2,000"),
+        (("--heads", "100"), "would write out 10,201 paths in 2 layers, more than 2,000"),
         (("--heads", "1", "--target", "loss"), "cannot derive 'loss': use --target logits"),
     ],
 )
