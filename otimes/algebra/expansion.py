@@ -106,8 +106,14 @@ class PathSum:
 
     @property
     def count(self) -> int:
-        """The exact number of paths."""
-        return sum(self.order_counts)
+        """The exact number of paths: Σ over sources of Π over later blocks of (1 + components)."""
+        if self.only_order is not None or self._fixed is not None:
+            return sum(self.order_counts)
+        through = [1]
+        for block in reversed(self.architecture.blocks):
+            through.append(through[-1] * (1 + block.heads + block.neurons))
+        through.reverse()
+        return sum(through[s.entry] if s.joins == "stream" else 1 for s in self._sources)
 
     @property
     def head_words(self) -> int:
