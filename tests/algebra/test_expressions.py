@@ -26,7 +26,7 @@ from otimes.algebra import (
     vector,
     weight,
 )
-from otimes.algebra.expressions import MAX_DEPTH
+from otimes.algebra.node import MAX_DEPTH
 from otimes.algebra.types import Type
 from otimes.errors import LimitError, TypeMismatchError
 from tests.algebra.random_expressions import expressions
