@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -388,3 +391,28 @@ def test_the_command_refuses_what_it_cannot_derive(args: tuple[str, ...], messag
         run("--layers", "2", *args)
 
     assert message in str(caught.value)
+
+
+def test_a_real_latex_compiles_the_derivations(tmp_path: Path) -> None:
+    """Where there is one; that braces match needs none."""
+    shown = [derivation.latex for derivation, _ in PAPER.values()]
+    shown += [derive_logits(architecture).latex for architecture in ARCHITECTURES]
+    assert all(text.count("{") == text.count("}") for text in shown)
+    assert all(text.count(r"\left(") == text.count(r"\right)") for text in shown)
+    if shutil.which("pdflatex") is None:
+        return
+    document = "\n".join([
+        r"\documentclass{article}",
+        r"\usepackage[paperwidth=100cm,paperheight=60cm,margin=1cm]{geometry}",
+        r"\usepackage{amsmath}",
+        r"\begin{document}",
+        *shown,
+        r"\end{document}",
+    ])  # fmt: skip
+    (tmp_path / "derivations.tex").write_text(document)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "derivations.tex"],
+        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-2000:]
