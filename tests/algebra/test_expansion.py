@@ -338,3 +338,16 @@ def test_sums_and_terms_are_values() -> None:
     absent = PathTerm(arch, arch.sources[0], ((0, 2),))
     assert not arch.logits.expand().contains(wrong)
     assert not arch.logits.expand().contains(absent)
+
+
+@pytest.mark.parametrize(
+    "arch", [Architecture(1, 2), Architecture(2, 1), Architecture(1, 1, norm="rms")], ids=repr
+)
+def test_the_derivation_ends_in_the_sum_over_paths(arch: Architecture) -> None:
+    from otimes.algebra import Sum, equivalent
+
+    derivation = arch.logits.derive()
+    paths = Sum(*(term.expression for term in arch.logits.expand()))
+
+    assert equivalent(derivation.steps[-1].after, paths).holds
+    assert not equivalent(derivation.steps[-1].after, Sum(*paths.args[:-1])).holds

@@ -40,14 +40,14 @@ OUT, IN = weight("W_O", "d_model", "d_head"), weight("W_V", "d_head", "d_model")
 CONTEXT = [A1, A2, W1, W2, OUT, IN]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(expressions)
 def test_what_is_written_reads_back(expr: Expr) -> None:
     assert parse(str(expr), context=expr.symbols) == expr
     assert parse(str(expr), context=expr) == expr
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(expressions)
 def test_repr_and_pickle_are_the_expression(expr: Expr) -> None:
     names = {**vars(algebra), "Fraction": Fraction}
@@ -56,7 +56,7 @@ def test_repr_and_pickle_are_the_expression(expr: Expr) -> None:
     assert pickle.loads(pickle.dumps(expr)) == expr
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(expressions)
 def test_ascii_is_the_same(expr: Expr) -> None:
     typed = str(expr).replace("⊗", "(x)").replace("ᵀ", "^T").replace("·", "*")
@@ -249,7 +249,7 @@ def test_absurd_texts_are_refused_quickly(typed: str) -> None:
     assert len(str(caught.value)) < 600
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from(
