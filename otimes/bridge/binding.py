@@ -20,6 +20,7 @@ from otimes.algebra import (
     Expr,
     Factor,
     Identity,
+    PathSum,
     PathTerm,
     Product,
     Scaled,
@@ -37,6 +38,7 @@ from otimes.models.reference import Recording
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenSource
 from otimes.numeric.paths import Heads
 from otimes.numeric.scores import FrozenReader
+from otimes.numeric.states import StateTables
 
 _ONCE, _LAYER, _HEAD = "", r"\d+", r"\d+\.\d+"
 # label, and (codomain, domain), of every symbol
@@ -73,6 +75,12 @@ class Frozen:
 def numbered(term: PathTerm) -> tuple[int, Heads]:
     """A term as integers: the number of its source, and (layer, head) pairs."""
     return term.architecture.sources.index(term.source), term.heads
+
+
+def state_tables(paths: PathSum) -> StateTables:
+    """The automaton of a set of paths as integers."""
+    tables = paths.automaton.tables()
+    return StateTables(tables.member, tables.move, tables.skip, tables.entry, tables.start)
 
 
 def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtype) -> Frozen:

@@ -11,12 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from otimes.algebra import Architecture, Expr, Logits, PathSum, PathTerm
-from otimes.bridge.binding import Binding, Frozen, freeze, numbered
+from otimes.bridge.binding import Binding, Frozen, freeze, numbered, state_tables
 from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
 from otimes.errors import InputError, LimitError
 from otimes.models.reference import Recording
-from otimes.numeric.paths import Readout, order_streams, path_logits
+from otimes.numeric.paths import Readout, path_logits
+from otimes.numeric.states import sum_of_states
 
 MEMORY_BUDGET = 2 * 2**30
 """Bytes that one result may take."""
@@ -93,10 +94,11 @@ class Run:
         """The exact sum over all paths that ``path`` matches, at this run's patterns.
 
         Args:
-            path: a literal path such as ``0.7 > 1.4`` (summed over its sources), ``direct``,
-                ``pos > 0.3``, or ``..`` for all paths, whose value is the logits; a term, or a set
-                of terms, of this model's expansion; or any expression from the input to the
-                logits.
+            path: an expression of the path language such as ``0.7 > 1.4`` (summed over its
+                sources), ``pos > 0.3``, ``0.* > ..``, ``direct``, or ``..`` for all paths, whose
+                value is the logits; a term, or a set of terms, of this model's expansion; or any
+                algebraic expression from the input to the logits. Nothing is enumerated: the cost
+                is that of a few frozen passes, whatever the number of paths.
             positions: which positions, from 0 or from the end; None is all.
             tokens: which token ids; None is the whole vocabulary.
 
@@ -114,23 +116,16 @@ class Run:
             value = self.binding.evaluate(path)
             value = value if at is None else value[:, at]
             return value if out is None else value[..., out]
-        paths = self.paths(path)
         frozen = self._frozen.model
-        if paths.count == self.model.architecture.logits.expand().count:
-            readout, total = Readout.of(frozen, at, out), None
-            for streams in order_streams(frozen):
-                total = sum(streams[1:], streams[0])
-            value = readout.logits(total, frozen)
-            return value if readout.b_U is None else value + readout.b_U
-        shape = (
-            len(self.tokens),
-            self.tokens.shape[1] if at is None else len(at),
-            self.model.config.d_vocab if out is None else len(out),
-        )
-        value = torch.zeros(shape, dtype=torch.float64)
-        for part in path_logits(frozen, map(numbered, paths.depth_first()), at, out):
-            value = value + part
-        return value
+        stream, biased = sum_of_states(frozen, state_tables(self.paths(path)))
+        readout = Readout.of(frozen, at, out)
+        if stream is not None:
+            value = readout.logits(stream, frozen)
+            return value + readout.b_U if biased and readout.b_U is not None else value
+        if biased:
+            return readout.logits(None, frozen).clone()
+        length = self.tokens.shape[1] if at is None else len(at)
+        return torch.zeros(len(self.tokens), length, readout.W_U.shape[1], dtype=torch.float64)
 
     def terms(
         self,

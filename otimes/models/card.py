@@ -117,6 +117,9 @@ def _origin(recipe: dict[str, Any]) -> str:
     if recipe["n_layers"] > 1:
         return (
             "It saw natural text only: whatever it does on repeated random tokens it learned from "
-            "English. Its circuit is weaker than that of `attn-only-2l`, which saw such sequences."
+            "English. Its circuit is real but much weaker than that of `attn-only-2l`, which saw "
+            "such sequences. Every second training window was, of "
+            f"{recipe['candidates']} random ones, the one in which rare pairs of tokens return "
+            "most; without that choice no circuit formed in as many steps."
         )
     return "The skip-trigram model to compare two layers with."
