@@ -87,6 +87,9 @@ NORMS = (None, "layer", "rms")
 PLACEMENTS = ("pre", "post", "sandwich")
 MLPS = (None, "source", "frozen")
 PARALLEL = (False, True, "shared")
+MAX_LAYERS = 100_000
+MAX_WIDTH = 1_000_000
+"""The most layers, and the most heads or neurons in one: far beyond any model, quick to refuse."""
 ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
 
 
@@ -317,12 +320,17 @@ def _short(per_layer: tuple[int, ...]) -> str:
 def _size(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnsupportedError(f"{what} must be an integer of 0 or more, not {value!r}")
+    most = MAX_LAYERS if what == "layers" else MAX_WIDTH
+    if value > most:
+        raise UnsupportedError(f"{what} must be at most {most:,}, not {value:,}")
 
 
 def _per_layer(what: str, numbers: int | Sequence[int], layers: int) -> tuple[int, ...]:
     if isinstance(numbers, int):
         _size(what, numbers)
         return (numbers,) * layers
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        raise UnsupportedError(f"{what} must be an integer of 0 or more, not {numbers!r}")
     found = tuple(numbers)
     for number in found:
         _size(what, number)
@@ -380,8 +388,10 @@ def _bias_names(biases: bool | Iterable[str], arch: Architecture) -> frozenset[s
     if isinstance(biases, bool):
         biases = (*everywhere, *once) if biases else ()
     names = set[str]()
+    if not isinstance(biases, Iterable):
+        raise UnsupportedError(f"biases is True, False or names such as b_V, not {biases!r}")
     for name in (biases,) if isinstance(biases, str) else biases:
-        match = _LAYER_BIAS.fullmatch(name)
+        match = _LAYER_BIAS.fullmatch(str(name))
         if name in once:
             names.add(name)
         elif (

@@ -34,6 +34,7 @@ from otimes.errors import TypeMismatchError
 SEEDS: Final = (1, 2)
 """The two draws of matrices on which a step is checked."""
 
+_WIDTH: Final = 88
 _SMALL: Final[tuple[Mapping[str, int], ...]] = (
     # numbers first: the shortest counterexample there is; then small matrices
     dict.fromkeys([*SIZES, "any"], 1),
@@ -68,14 +69,14 @@ class Counterexample:
         row, column = self.entry
         shown = "".join(f"\n  {name} = {_shown(value)}" for name, value in self.matrices.items())
         where = f", where{shown}" if shown else ""
+        sides = f"{self.left} ≠ {self.right}"
+        if len(sides) > _WIDTH:
+            sides = f"{self.left}\n≠ {self.right}"
         if _shape(self.left_value) != _shape(self.right_value):
-            sides = f"{_shown(self.left_value)} on the left and {_shown(self.right_value)}"
-            return f"{self.left} ≠ {self.right}: {sides} on the right{where}"
+            left, right = _shown(self.left_value), _shown(self.right_value)
+            return f"{sides}: {left} on the left and {right} on the right{where}"
         x, y = self.left_value[row][column], self.right_value[row][column]
-        return (
-            f"{self.left} ≠ {self.right}: entry [{row}, {column}] is {x} on the left and {y} on "
-            f"the right{where}"
-        )
+        return f"{sides}: entry [{row}, {column}] is {x} on the left and {y} on the right{where}"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from otimes.errors import UnsupportedError
 if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
 
-Context = "Architecture | Expr | Mapping[str, Expr] | Iterable[Factor] | None"  # what parse() takes
 Lookup = Callable[[str], Expr | None]
 
 _HEAD_SYMBOLS = ("A", "W_Q", "W_K", "W_V", "W_O", "W_OV", "W_QK", "b_Q", "b_K", "b_V")

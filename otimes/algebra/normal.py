@@ -64,6 +64,7 @@ class Monomial(NamedTuple):
 
 
 Terms = dict[Monomial, Fraction]
+_IDENTITY: Final = Monomial(())
 
 
 @final
@@ -124,7 +125,10 @@ def polynomial(
             f"{expr} is {expr.type}; only maps have a normal form, so take that of what is measured"
         )
     slots = 1 if whole.slots is None else len(whole.slots)
-    terms = _Normaliser(slots, definitions).terms(expr)
+    normaliser = _Normaliser(slots, definitions)
+    found = normaliser.terms(expr)
+    # the identity is one monomial, whatever the number of slots that it stands for
+    terms = {_IDENTITY if m == normaliser.one else m: c for m, c in found.items()}
     return Polynomial(whole, MappingProxyType(terms))
 
 

@@ -76,14 +76,7 @@ def derive_logits(architecture: Architecture, limit: int = MAX_TERMS) -> Derivat
     Raises:
         LimitError: if there are more paths; it says how many.
     """
-    count = architecture.logits.expand().count
-    if count > limit:
-        raise LimitError(
-            f"this derivation would write out {count:,} paths, more than {limit:,}; derive fewer "
-            "layers or heads, see partial_expansion, or iterate over .expand()",
-            count,
-            limit,
-        )
+    _check_size(architecture, limit)
     start, streams = name_streams(name_heads(architecture.logits.expression))
     derivation = Derivation(start, streams)
     for symbol, meaning in streams.items():
@@ -99,6 +92,28 @@ def derive_logits(architecture: Architecture, limit: int = MAX_TERMS) -> Derivat
     )
 
 
+def _check_size(architecture: Architecture, limit: int) -> None:
+    # paths from the embedding through heads alone: a bound that needs no table of any size
+    count = 1
+    for heads in architecture.heads:
+        count *= 1 + heads
+        if count > limit:
+            break
+    large = architecture.layers > _MANY_LAYERS
+    if not large:
+        count = architecture.logits.expand().count
+    if count > limit or architecture.layers > limit:
+        known = f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
+        raise LimitError(
+            f"this derivation would write out {'at least ' if large else ''}{known} paths in "
+            f"{architecture.layers:,} layers, more than {limit:,}; derive fewer layers or heads, "
+            "see partial_expansion, or iterate over .expand()",
+            count,
+            limit,
+        )
+
+
+_MANY_LAYERS: Final = 100
 _MIXED = (MixedProduct(), DropIdentity(), Flatten())
 _STAGES = (MixedProduct(), DropIdentity())
 

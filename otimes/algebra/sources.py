@@ -115,9 +115,11 @@ def build_sources(arch: Architecture, blocks: tuple[Block, ...]) -> tuple[Source
     for number, block in enumerate(blocks):
         own_branches = _branches(arch, blocks, number)
         for branch in own_branches:
-            for component in block.components():
-                if branch_of(component) == branch:
-                    found.extend(_inside(arch, block, component, number + 1))
+            # asked once for the branch: a model may have millions of heads and no biases
+            if _adds_inside(arch, block.layer, branch):
+                for component in block.components():
+                    if branch_of(component) == branch:
+                        found.append(_inside(arch, block, component, number + 1))
             found.extend(_written_by(arch, block, branch, number + 1))
     if "b_final" in arch.biases:
         word = Word((), (of_norm("β", "final"),))
@@ -155,8 +157,15 @@ def _inputs(arch: Architecture) -> list[Source]:
     return found
 
 
-def _inside(arch: Architecture, block: Block, component: Component, entry: int) -> list[Source]:
-    """The constant that a head or neuron adds inside itself, if there is one."""
+def _adds_inside(arch: Architecture, layer: int, branch: str) -> bool:
+    """Whether heads or neurons of a branch add a constant inside themselves."""
+    norm = reading_norm(arch, layer, branch)
+    own = "b_V" if branch == ATTENTION else "b_in"
+    return f"{own}[{layer}]" in arch.biases or (norm is not None and _has_norm_bias(arch, norm))
+
+
+def _inside(arch: Architecture, block: Block, component: Component, entry: int) -> Source:
+    """The constant that a head or neuron adds inside itself."""
     layer, branch = block.layer, branch_of(component)
     norm = reading_norm(arch, layer, branch)
     beta = of_norm("β", norm) if norm is not None and _has_norm_bias(arch, norm) else None
@@ -174,12 +183,10 @@ def _inside(arch: Architecture, block: Block, component: Component, entry: int) 
             parts.append((of_head("W_O", component), of_head("b_V", component)))
         if beta is not None:
             parts.append((ov(component), beta))
-    if not parts:
-        return []
     word = parts[0] if len(parts) == 1 else (total([product(part) for part in parts]),)
     whole = Word((pattern,), word).then(block.writes[branch])
     name = f"bias[{component_name(component)}]"
-    return [Source(name, "bias", entry, component, ONES, whole.weight, whole.pattern)]
+    return Source(name, "bias", entry, component, ONES, whole.weight, whole.pattern)
 
 
 def _written_by(arch: Architecture, block: Block, branch: str, entry: int) -> list[Source]:

@@ -225,6 +225,8 @@ def test_a_normal_form_reads_from_short_words_to_long_ones() -> None:
     assert str(normal_form(expr)) == "Id + 2 B ⊗ V + A B ⊗ W V"
     assert polynomial(expr) == polynomial(normal_form(expr))
     assert str(normal_form(A - A)) == "0 Id"
+    # the identity of two slots was once another polynomial than that of one
+    assert polynomial(tensor(Id, Id) + 0 * tensor(A, W)) == polynomial(Id)
     assert normal_form(W_U - W_U).type == W_U.type
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -306,10 +309,17 @@ def test_long_sums_go_over_lines_and_lose_nothing() -> None:
 
 
 def test_more_paths_than_anybody_reads_are_refused_with_their_number() -> None:
-    with pytest.raises(LimitError, match="would write out 28,561 paths, more than 2,000") as caught:
+    with pytest.raises(
+        LimitError, match="would write out 28,561 paths in 4 layers, more than 2,000"
+    ) as caught:
         Architecture(4, 12).logits.derive()
 
     assert caught.value.count == 13**4
+    for architecture in (Architecture(100_000, 1), Architecture(100_000, 0)):
+        with pytest.raises(LimitError, match=r"would write out at least .* in 100,000 layers"):
+            derive_logits(architecture)
+    with pytest.raises(LimitError, match=r"about 10\^30 paths in 100 layers"):
+        derive_logits(Architecture(100, 1))
 
 
 def test_a_concatenation_takes_the_blocks_in_their_order() -> None:
@@ -372,7 +382,7 @@ def test_the_command_in_text_markdown_and_latex() -> None:
     [
         (("--heads", "two"), "--heads is one number, or one for each layer such as 2,3; not 'two'"),
         (("--heads", "1,2,3"), "heads has 3 numbers for 2 layers"),
-        (("--heads", "100"), "would write out 10,201 paths, more than 2,000"),
+        (("--heads", "100"), "would write out 10,201 paths in 2 layers, more than 2,000"),
         (("--heads", "1", "--target", "loss"), "cannot derive 'loss': use --target logits"),
     ],
 )
@@ -381,3 +391,28 @@ def test_the_command_refuses_what_it_cannot_derive(args: tuple[str, ...], messag
         run("--layers", "2", *args)
 
     assert message in str(caught.value)
+
+
+def test_a_real_latex_compiles_the_derivations(tmp_path: Path) -> None:
+    """Where there is one; that braces match needs none."""
+    shown = [derivation.latex for derivation, _ in PAPER.values()]
+    shown += [derive_logits(architecture).latex for architecture in ARCHITECTURES]
+    assert all(text.count("{") == text.count("}") for text in shown)
+    assert all(text.count(r"\left(") == text.count(r"\right)") for text in shown)
+    if shutil.which("pdflatex") is None:
+        return
+    document = "\n".join([
+        r"\documentclass{article}",
+        r"\usepackage[paperwidth=100cm,paperheight=60cm,margin=1cm]{geometry}",
+        r"\usepackage{amsmath}",
+        r"\begin{document}",
+        *shown,
+        r"\end{document}",
+    ])  # fmt: skip
+    (tmp_path / "derivations.tex").write_text(document)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "derivations.tex"],
+        check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -297,6 +297,9 @@ def test_grouped_heads_share_key_value_groups() -> None:
         ({"biases": ["b_ln1"]}, "unknown bias 'b_ln1': use b_Q, b_K, b_V or b_O for every layer"),
         ({"biases": ["b_V[2]"]}, r"b_V\[1\] for layer 1 of 0 to 1, and b_U"),
         ({"biases": ["b_in"]}, "unknown bias 'b_in'"),
+        ({"biases": 3}, "biases is True, False or names such as b_V, not 3"),
+        ({"biases": [3]}, "unknown bias 3"),
+        ({"multipliers": "depth"}, "unknown multiplier 'depth'"),
         ({"positions": "sinusoidal"}, "unknown positions 'sinusoidal'; known are none, learned"),
         ({"neurons": -1, "mlp": "frozen"}, "neurons must be an integer of 0 or more, not -1"),
     ],
@@ -312,12 +315,16 @@ def test_what_no_model_has_is_refused_by_name(options: dict[str, Any], message: 
         (-1, 2, "layers must be an integer of 0 or more, not -1"),
         (True, 2, "layers must be an integer of 0 or more, not True"),
         (2, (1,), "heads has 1 numbers for 2 layers; give one for each layer"),
-        (2, 1.5, "heads|object"),
+        (2, 1.5, "heads must be an integer of 0 or more, not 1.5"),
+        (2, "12", "heads must be an integer of 0 or more, not '12'"),
+        (2, None, "heads must be an integer of 0 or more, not None"),
+        (10**12, 1, "layers must be at most 100,000, not 1,000,000,000,000"),
+        (2, 10**12, "heads must be at most 1,000,000, not 1,000,000,000,000"),
         (2, (1, -2), "heads must be an integer of 0 or more, not -2"),
     ],
 )
 def test_sizes_that_are_none(layers: Any, heads: Any, message: str) -> None:
-    with pytest.raises((UnsupportedError, TypeError), match=message):
+    with pytest.raises(UnsupportedError, match=message):
         Architecture(layers, heads)
 
 

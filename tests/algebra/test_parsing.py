@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from otimes import algebra
 from otimes.algebra import (
@@ -39,14 +40,14 @@ OUT, IN = weight("W_O", "d_model", "d_head"), weight("W_V", "d_head", "d_model")
 CONTEXT = [A1, A2, W1, W2, OUT, IN]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(expressions)
 def test_what_is_written_reads_back(expr: Expr) -> None:
     assert parse(str(expr), context=expr.symbols) == expr
     assert parse(str(expr), context=expr) == expr
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(expressions)
 def test_repr_and_pickle_are_the_expression(expr: Expr) -> None:
     names = {**vars(algebra), "Fraction": Fraction}
@@ -55,7 +56,7 @@ def test_repr_and_pickle_are_the_expression(expr: Expr) -> None:
     assert pickle.loads(pickle.dumps(expr)) == expr
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(expressions)
 def test_ascii_is_the_same(expr: Expr) -> None:
     typed = str(expr).replace("⊗", "(x)").replace("ᵀ", "^T").replace("·", "*")
@@ -246,6 +247,28 @@ def test_absurd_texts_are_refused_quickly(typed: str) -> None:
 
     assert time.perf_counter() - started < 1
     assert len(str(caught.value)) < 600
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.sampled_from(
+            [*"()[]{}|;+-−*·@⊗ᵀ^. ‖λ", "A1", "W1", "W_O", "Id", "2", "1/0", "(x)", "eig("]
+        ),
+        max_size=12,
+    ).map("".join)
+    | st.text(max_size=12)
+)
+def test_any_text_is_an_expression_or_an_error_with_a_position(typed: str) -> None:
+    try:
+        found = parse(typed, context=CONTEXT)
+    except NotationError as error:
+        position = error.position
+    else:
+        position = 0
+        assert parse(str(found), context=CONTEXT) == found
+
+    assert 0 <= position <= len(typed)
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:

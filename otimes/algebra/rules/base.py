@@ -6,7 +6,7 @@ A rule looks at the top of an expression alone; :mod:`otimes.algebra.places` app
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import ClassVar, Literal, final
 
@@ -20,10 +20,20 @@ Preserves = Literal["value", "spectrum", "gauge"]
 
 
 @final
-class Refusal(str):
-    """Why a rule does not apply, as a sentence without its full stop."""
+class Refusal:
+    """Why a rule does not apply, as a sentence without its full stop.
 
-    __slots__ = ()
+    Most refusals are never read, and expressions are long: a text may be given as a function.
+    """
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, reason: str | Callable[[], str] = "") -> None:
+        """Keep the reason, or what will say it."""
+        self._reason = reason
+
+    def __str__(self) -> str:
+        return self._reason if isinstance(self._reason, str) else self._reason()
 
 
 class Rule(ABC):

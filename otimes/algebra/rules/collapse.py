@@ -66,6 +66,6 @@ class Collapse(Rule):
                 rest.remove(part)
             else:
                 return total([*rest[:at], self.symbol, *rest[at:]])
-        return Refusal(f"{expr} does not contain {self.meaning}")
+        return Refusal(lambda: f"{expr} does not contain {self.meaning}")
 
     __str__ = Rule.__str__

@@ -15,18 +15,18 @@ def by_slot(expr: Expr, kept: int) -> Expr | Refusal:
     Addends may be applied to one and the same input, as in ``(A ⊗ W) t``.
     """
     if not isinstance(expr, Sum):
-        return Refusal(f"{expr} is not a sum")
+        return Refusal(lambda: f"{expr} is not a sum")
     what = ("pattern", "weight")[kept]
     groups = _groups(expr, lambda addend: _key(addend, kept))
     if len(groups) == len(expr.args):
-        return Refusal(f"no two addends of {expr} have the same {what}")
+        return Refusal(lambda: f"no two addends of {expr} have the same {what}")
     return total(_together(group, kept) for group in groups)
 
 
 def by_order(expr: Expr) -> Expr | Refusal:
     """Group the addends of a sum by the number of heads in each, lowest first."""
     if not isinstance(expr, Sum):
-        return Refusal(f"{expr} is not a sum")
+        return Refusal(lambda: f"{expr} is not a sum")
     orders = dict[Expr, int]()
     for addend in expr.args:
         if any(isinstance(inner, Sum) for inner in _nodes(addend)):
@@ -34,9 +34,9 @@ def by_order(expr: Expr) -> Expr | Refusal:
         orders[addend] = order(addend)
     groups = sorted(_groups(expr, lambda addend: orders[addend]), key=lambda g: orders[g[0]])
     if len(groups) == 1:
-        return Refusal(f"all addends of {expr} have one order")
+        return Refusal(lambda: f"all addends of {expr} have one order")
     if len(groups) == len(expr.args) and [g[0] for g in groups] == list(expr.args):
-        return Refusal(f"each order has one addend in {expr}, and they stand in order")
+        return Refusal(lambda: f"each order has one addend in {expr}, and they stand in order")
     return total(map(total, groups))
 
 

@@ -32,7 +32,7 @@ class Concatenate(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """The sum over blocks, for the first row that meets a column."""
         if not isinstance(expr, Product):
-            return Refusal(f"{expr} is not a product")
+            return Refusal(lambda: f"{expr} is not a product")
         for k, (left, right) in enumerate(zip(expr.args, expr.args[1:], strict=False)):
             row = left.args[-1] if isinstance(left, Tensor) else left
             if not (isinstance(row, Row) and isinstance(right, Column)):
@@ -47,7 +47,7 @@ class Concatenate(Rule):
                 for w, r in zip(row.args, right.args, strict=True)
             )
             return product([*expr.args[:k], Sum(*blocks), *expr.args[k + 2 :]])
-        return Refusal(f"no row of blocks meets a column in {expr}")
+        return Refusal(lambda: f"no row of blocks meets a column in {expr}")
 
 
 def _last(type_: Type, side: int) -> str | None:

@@ -40,14 +40,16 @@ class Cycle(Rule):
         """The eigenvalues of the product in its cycled order."""
         inner = expr.arg if isinstance(expr, Eigenvalues | FrobeniusNorm) else expr
         if not isinstance(inner, Product) or not 0 < self.factors < len(inner.args):
-            return Refusal(f"{inner} is not a product of more than {self.factors} factors")
+            return Refusal(lambda: f"{inner} is not a product of more than {self.factors} factors")
         cycled = inner.args[self.factors :] + inner.args[: self.factors]
         if isinstance(expr, FrobeniusNorm):
             other = " ".join(map(str, cycled))
-            return Refusal(f"a norm is taken, and norms of {inner} and {other} differ")
+            return Refusal(lambda: f"a norm is taken, and norms of {inner} and {other} differ")
         if not isinstance(expr, Eigenvalues):
             return Refusal(
-                f"it preserves eigenvalues alone: take λ({inner}), AB and BA are different maps"
+                lambda: (
+                    f"it preserves eigenvalues alone: take λ({inner}), AB and BA are different maps"
+                )
             )
         return Eigenvalues(product(cycled))
 

@@ -21,7 +21,7 @@ class Unfold(Rule):
         """The definition of the symbol; inside a word it is written flat."""
         if isinstance(expr, Factor):
             meaning = definition(expr) if expr.name == self.symbol else None
-            return Refusal(f"{expr} is not a {self.symbol}") if meaning is None else meaning
+            return Refusal(lambda: f"{expr} is not a {self.symbol}") if meaning is None else meaning
         if isinstance(expr, Product):
             parts = [
                 self.attempt(arg) if isinstance(arg, Factor) else Refusal() for arg in expr.args
@@ -29,7 +29,7 @@ class Unfold(Rule):
             if not all(isinstance(part, Refusal) for part in parts):
                 chosen = zip(parts, expr.args, strict=True)
                 return product(old if isinstance(new, Refusal) else new for new, old in chosen)
-        return Refusal(f"{expr} has no {self.symbol} at its top")
+        return Refusal(lambda: f"{expr} has no {self.symbol} at its top")
 
 
 class Fold(Rule):
@@ -54,7 +54,7 @@ class Fold(Rule):
                 if folded is not None:
                     return Product(*folded)
         known = definition(self.named(""))
-        return Refusal(f"{expr} has no {known} of one label side by side")
+        return Refusal(lambda: f"{expr} has no {known} of one label side by side")
 
 
 def replaced_run(

@@ -34,9 +34,9 @@ class Distribute(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """One addend for each choice."""
         if not isinstance(expr, Product | Tensor | Scaled):
-            return Refusal(f"{expr} is neither a product nor a multiple")
+            return Refusal(lambda: f"{expr} is neither a product nor a multiple")
         if not any(isinstance(arg, Sum) for arg in expr.children):
-            return Refusal(f"{expr} has no sum to multiply out")
+            return Refusal(lambda: f"{expr} has no sum to multiply out")
         addends = [arg.args if isinstance(arg, Sum) else (arg,) for arg in expr.children]
         count = prod(map(len, addends))
         if count > MAX_TERMS:

@@ -26,13 +26,13 @@ class Flatten(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """Splice in the arguments that are of the node's own kind."""
         if not isinstance(expr, Product | Sum):
-            return Refusal(f"{expr} is neither a product nor a sum")
+            return Refusal(lambda: f"{expr} is neither a product nor a sum")
         if len(expr.args) == 1:
             return expr.args[0]
         node = type(expr)
         if not any(isinstance(arg, node) for arg in expr.args):
             kind = "product" if node is Product else "sum"
-            return Refusal(f"{expr} has no {kind} inside the {kind}")
+            return Refusal(lambda: f"{expr} has no {kind} inside the {kind}")
         return node(
             *(x for arg in expr.args for x in (arg.children if isinstance(arg, node) else (arg,)))
         )

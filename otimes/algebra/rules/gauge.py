@@ -38,21 +38,25 @@ class Rotate(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """The same expression of the rotated model."""
         if self.rotation.kind != "rotation":
-            return Refusal(f"{self.rotation} is not known to be a rotation; see kinds.rotation")
+            return Refusal(
+                lambda: f"{self.rotation} is not known to be a rotation; see kinds.rotation"
+            )
         slot = (self.rotation.type.slots or (None,))[0]
         assert slot is not None
         space = slot[0]
         if not expr.type.is_map:
             return Refusal("it rotates maps; apply it to what is measured")
         if any(end == space for s in expr.type.slots or ((space, space),) for end in s or ()):
-            return Refusal(f"{expr} is {expr.type}: coordinates of the stream are rotated with it")
+            return Refusal(
+                lambda: f"{expr} is {expr.type}: coordinates of the stream are rotated with it"
+            )
         for factor in expr.factors:
             if factor.name in ("Γ", "N"):
                 return Refusal(f"the gain of {factor} singles out coordinates; fold it first")
             if factor.kind and space in _spaces(factor):
                 return Refusal(f"{factor} is a {factor.kind} and would not stay one")
         rotated = self._rotated(expr, space)
-        return Refusal(f"{expr} nowhere touches {space}") if rotated == expr else rotated
+        return Refusal(lambda: f"{expr} nowhere touches {space}") if rotated == expr else rotated
 
     def _rotated(self, expr: Expr, space: str) -> Expr:
         if not isinstance(expr, Factor):

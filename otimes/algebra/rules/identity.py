@@ -33,5 +33,5 @@ class DropIdentity(Rule):
             return Id
         if isinstance(expr, Tensor) and Id in expr.args:
             busy = next(arg for arg in expr.args if arg is not Id)
-            return Refusal(f"an identity beside {busy} says that its slot is left alone")
-        return Refusal(f"{expr} has no identity that could be left out")
+            return Refusal(lambda: f"an identity beside {busy} says that its slot is left alone")
+        return Refusal(lambda: f"{expr} has no identity that could be left out")

@@ -27,10 +27,10 @@ class LikeTerms(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """One addend for all that are multiples of one expression."""
         if not isinstance(expr, Sum):
-            return Refusal(f"{expr} is not a sum")
+            return Refusal(lambda: f"{expr} is not a sum")
         found = dict[Expr, Fraction]()
         for factor, arg in map(coefficient, expr.args):
             found[arg] = found.get(arg, Fraction(0)) + factor
         if len(found) == len(expr.args):
-            return Refusal(f"no two addends of {expr} are multiples of one another")
+            return Refusal(lambda: f"no two addends of {expr} are multiples of one another")
         return total(scaled(factor, arg) for arg, factor in found.items())

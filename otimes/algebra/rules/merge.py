@@ -28,8 +28,8 @@ class Merge(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """Merge the first pair that can be."""
         if not isinstance(expr, Sum):
-            return Refusal(f"{expr} is not a sum")
-        reason = f"{expr} has no two tensor products"
+            return Refusal(lambda: f"{expr} is not a sum")
+        near: tuple[Tensor, Tensor, int] | None = None
         for i, j in combinations(range(len(expr.args)), 2):
             (a, left), (b, right) = coefficient(expr.args[i]), coefficient(expr.args[j])
             if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
@@ -38,8 +38,7 @@ class Merge(Rule):
                 k for k, (x, y) in enumerate(zip(left.args, right.args, strict=True)) if x != y
             ]
             if len(differ) != 1:
-                how = f"differ in {len(differ)}" if differ else "are like terms"
-                reason = f"no two addends agree in all slots but one: {left} and {right} {how}"
+                near = left, right, len(differ)
                 continue
             slots = list(left.args)
             slots[differ[0]] = Sum(
@@ -49,4 +48,8 @@ class Merge(Rule):
             addends[i] = Tensor(*slots)
             del addends[j]
             return total(addends)
-        return Refusal(reason)
+        if near is None:
+            return Refusal(lambda: f"{expr} has no two tensor products")
+        left, right, number = near
+        how = f"differ in {number}" if number else "are like terms"
+        return Refusal(f"no two addends agree in all slots but one: {left} and {right} {how}")

@@ -34,7 +34,7 @@ class MixedProduct(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """Merge each run of tensor products in a product."""
         if not isinstance(expr, Product):
-            return Refusal(f"{expr} is not a product")
+            return Refusal(lambda: f"{expr} is not a product")
         merged = list[Expr]()
         for is_tensor, group in groupby(expr.args, lambda arg: isinstance(arg, Tensor)):
             run = list(group)
@@ -45,5 +45,5 @@ class MixedProduct(Rule):
             slots = zip(*(arg.children for arg in run), strict=True)
             merged.append(Tensor(*map(product, slots)))
         if len(merged) == len(expr.args):
-            return Refusal(f"no two tensor products stand side by side in {expr}")
+            return Refusal(lambda: f"no two tensor products stand side by side in {expr}")
         return merged[0] if len(merged) == 1 else Product(*merged)

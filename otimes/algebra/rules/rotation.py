@@ -31,7 +31,7 @@ class CancelRotation(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """The word with each such pair replaced."""
         if not isinstance(expr, Product):
-            return Refusal(f"{expr} is not a product")
+            return Refusal(lambda: f"{expr} is not a product")
         word = list[Expr]()
         for arg in expr.args:
             if word and (_is_inverse(word[-1], arg) or _is_inverse(arg, word[-1])):
@@ -39,7 +39,7 @@ class CancelRotation(Rule):
             else:
                 word.append(arg)
         if len(word) == len(expr.args):
-            return Refusal(f"no rotation meets its transpose in {expr}")
+            return Refusal(lambda: f"no rotation meets its transpose in {expr}")
         return word[0] if len(word) == 1 else Product(*word)
 
 

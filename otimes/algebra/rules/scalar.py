@@ -43,4 +43,4 @@ class PullScalar(Rule):
             if any(isinstance(arg, Scaled) for arg in expr.args):
                 whole = product(bare) if isinstance(expr, Product) else Tensor(*bare)
                 return Scaled(prod(c for c, _ in parts), whole)
-        return Refusal(f"{expr} has no scalar inside")
+        return Refusal(lambda: f"{expr} has no scalar inside")

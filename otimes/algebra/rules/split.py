@@ -25,10 +25,10 @@ class Split(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """One factor for each slot that is no identity."""
         if not isinstance(expr, Tensor):
-            return Refusal(f"{expr} is not a tensor product")
+            return Refusal(lambda: f"{expr} is not a tensor product")
         busy = [k for k, arg in enumerate(expr.args) if arg is not Id]
         if len(busy) < 2:
-            return Refusal(f"{expr} acts on one slot alone")
+            return Refusal(lambda: f"{expr} acts on one slot alone")
         return Product(
             *(Tensor(*(arg if k == j else Id for j, arg in enumerate(expr.args))) for k in busy)
         )

@@ -52,6 +52,6 @@ class Substitute(Rule):
             return self.meaning
         if isinstance(expr, Product) and self.symbol in expr.args:
             return product(self.meaning if arg == self.symbol else arg for arg in expr.args)
-        return Refusal(f"{expr} does not have {self.symbol} at its top")
+        return Refusal(lambda: f"{expr} does not have {self.symbol} at its top")
 
     __str__ = Rule.__str__

@@ -38,4 +38,6 @@ class TransposeLinear(Rule):
             case Transpose(arg=Factor(kind="diagonal") as inner):
                 return inner
             case _:
-                return Refusal(f"{expr} is not the transpose of a sum, multiple or transpose")
+                return Refusal(
+                    lambda: f"{expr} is not the transpose of a sum, multiple or transpose"
+                )

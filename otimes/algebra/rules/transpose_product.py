@@ -25,4 +25,4 @@ class TransposeProduct(Rule):
         """The transposed factors from the last to the first."""
         if isinstance(expr, Transpose) and isinstance(expr.arg, Product):
             return Product(*map(Transpose, expr.arg.args[::-1]))
-        return Refusal(f"{expr} is not the transpose of a product")
+        return Refusal(lambda: f"{expr} is not the transpose of a product")

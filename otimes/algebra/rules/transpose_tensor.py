@@ -24,4 +24,4 @@ class TransposeTensor(Rule):
         """The transposed slots, in their order."""
         if isinstance(expr, Transpose) and isinstance(expr.arg, Tensor):
             return Tensor(*map(Transpose, expr.arg.args))
-        return Refusal(f"{expr} is not the transpose of a tensor product")
+        return Refusal(lambda: f"{expr} is not the transpose of a tensor product")

@@ -32,7 +32,7 @@ class VirtualWeights(Rule):
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """The word with its virtual weights as factors."""
         if not isinstance(expr, Product):
-            return Refusal(f"{expr} is not a product")
+            return Refusal(lambda: f"{expr} is not a product")
         word = list[Expr]()
         for arg in expr.args:
             # a read has d_model as its domain alone, a write as its codomain alone
@@ -41,9 +41,11 @@ class VirtualWeights(Rule):
             else:
                 word.append(arg)
         if len(word) == len(expr.args):
-            return Refusal(f"{expr} has no read W_I: … <- d_model beside a write W_O: d_model <- …")
+            return Refusal(
+                lambda: f"{expr} has no read W_I: … <- d_model beside a write W_O: d_model <- …"
+            )
         if len(word) == 1:
-            return Refusal(f"{expr} is a virtual weight already")
+            return Refusal(lambda: f"{expr} is a virtual weight already")
         return Product(*word)
 
 
