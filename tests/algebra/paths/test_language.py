@@ -90,6 +90,7 @@ def test_repetitions_as_long_as_the_model_is_deep(count: int) -> None:
     for text in (
         f"*{{{count}}}", f"*{{0,{count}}}", f"(*?){{{count}}}", f"(*{{2}}){{0,{count}}}",
         f"(*{{2,3}}){{0,{count}}}", f"(*{{1,{count + 1}}}){{2}}", f".. > (0.* > ..){{0,{count}}}",
+        f"0.0{{0}} > *{{0,{count}}}", f"0.0{{0}} > *{{{count}}}",
     ):  # fmt: skip
         assert named(compiled(text, "deep")) == oracle.matching(text, model("deep")), text
 
@@ -118,6 +119,32 @@ def test_head_words_are_the_different_sequences_of_heads(name: str, data: st.Dat
 
     assert sum(found) == len(words)
     assert all(number == sum(len(w) == k for w in words) for k, number in enumerate(found))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bias > ..", "bias[0.attn] > ..", "bias[1.0] > .. | bias[0.attn] > 1.0 > ..", "!embed & ..",
+        "bias[0.1] > .. | pos > 1.0", "bias[0.0] > .. > 2.1 | bias[0.attn] > .. > 2.*",
+        "order=1 & bias > .. | pos > 0.1 > 2.0", "bias[1.0] > 1.0 | bias[2.0] > 2.0",
+    ],
+)  # fmt: skip
+def test_head_words_where_sources_enter_late(text: str) -> None:
+    words = {path.components for path in oracle.matching(text, model("sources"))}
+    found = head_word_counts(architecture("sources").language.compile(text))
+
+    assert found == tuple(sum(len(word) == k for word in words) for k in range(4))
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0 > 1.1 | 0.2 > 1.1 | 0.1 > 1.* | 0.3", "{0.1,0.3} > 1.0 | {0.0,0.2} > 1.*"]
+)
+def test_heads_are_listed_in_sequence_where_classes_interleave(text: str) -> None:
+    found = compiled(text, "wide")
+
+    assert named(found) == oracle.matching(text, model("wide"))
+    walked = named(found, depth_first)
+    assert walked == sorted(walked, key=lambda path: path.components)
 
 
 @given(NAMES, st.data())
