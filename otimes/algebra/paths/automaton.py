@@ -18,7 +18,7 @@ single integer, whose digits are the counts by order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -150,29 +150,33 @@ class Automaton:
             boundary += 1
         return state
 
-    def weigh(self, head: int) -> list[list[int]]:
-        """For each state the sum over its ways to the output of ``head`` to the number of heads."""
+    def _weights(self, head: int) -> Iterator[tuple[int, list[int]]]:
+        """From the output backwards: for each state the sum over its ways of ``head ** heads``."""
         grid = self.grid
-        found: list[list[int]] = [[1] * len(self.boundaries[-1])]
+        later = [1] * len(self.boundaries[-1])
+        yield grid.depth, later
         for block in reversed(range(grid.depth)):
-            later, heads = found[-1], grid.heads[block]
-            values = list[int]()
+            heads, values = grid.heads[block], list[int]()
             for state in self.boundaries[block]:
                 value = later[state.skip] if state.skip != DEAD else 0
                 for mask, target in state.moves:
                     own = (mask & heads).bit_count()
                     value += (own * head + (mask.bit_count() - own)) * later[target]
                 values.append(value)
-            found.append(values)
-        return found[::-1]
+            later = values
+            yield block, later
 
     def _total(self, head: int) -> int:
-        ways, grid, found = self.weigh(head), self.grid, 0
+        grid, found = self.grid, 0
+        starts: list[list[tuple[int, int]]] = [[] for _ in range(grid.depth + 1)]
         for start, entry, opening in zip(
             self.starts, grid.entries, grid.opening_orders, strict=True
         ):
             if start != DEAD:
-                found += ways[entry][start] * (head if opening else 1)
+                starts[entry].append((start, head if opening else 1))
+        # in a deep model these are numbers of megabytes: only those of one boundary are kept
+        for boundary, values in self._weights(head):
+            found += sum(values[start] * opening for start, opening in starts[boundary])
         return found
 
     @cached_property

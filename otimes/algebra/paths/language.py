@@ -10,7 +10,7 @@ from otimes.algebra.paths.derivatives import Expressions
 from otimes.algebra.paths.grammar import PathExpression, parse_path
 from otimes.algebra.paths.grid import Classes, Grid
 from otimes.algebra.paths.meaning import Meaning
-from otimes.algebra.paths.syntax import Node, Order, Repeat, children
+from otimes.algebra.paths.syntax import Anything, Node, Order, Repeat, children
 from otimes.errors import LimitError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PathLanguage:
     @cached_property
     def everything(self) -> Automaton:
         """All paths of the architecture."""
-        return self.compile("..")
+        return self.compile(PathExpression("..", Anything()))
 
     def of_order(self, order: int) -> Automaton:
         """All paths with this many heads."""

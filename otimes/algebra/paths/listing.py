@@ -60,7 +60,8 @@ class _Listing:
         """The components of the ways to the output with this many heads."""
         if heads < 0:
             return
-        for neurons in bits(self.sizes[entry][start].get(heads, 0)):
+        sizes = self.sizes[entry][start]
+        for neurons in sorted(n for n, orders in sizes.items() if orders >> heads & 1):
             for shape in self._shapes(entry, start, heads, neurons):
                 yield from self._through(entry, start, shape)
 
@@ -91,10 +92,9 @@ class _Listing:
 
     def _completes(self, block: int, states: dict[int, int], heads: int, neurons: int) -> bool:
         return any(
-            used >> n & 1
+            self.sizes[block][state].get(neurons - n, 0) >> heads & 1
             for state, used in states.items()
-            for n in (neurons - more for more in bits(self.sizes[block][state].get(heads, 0)))
-            if n >= 0
+            for n in bits(used)
         )
 
     def _step(
@@ -247,7 +247,7 @@ class _Listing:
 
 
 def _sizes(automaton: Automaton) -> list[list[dict[int, int]]]:
-    """For each state: numbers of heads to the output -> the numbers of neurons, as bits."""
+    """For each state: numbers of neurons to the output -> the numbers of heads, as bits."""
     found: list[list[dict[int, int]]] = [[{0: 1} for _ in automaton.boundaries[-1]]]
     for block in reversed(range(automaton.grid.depth)):
         heads, later = automaton.grid.heads[block], found[-1]
@@ -258,9 +258,9 @@ def _sizes(automaton: Automaton) -> list[list[dict[int, int]]]:
 def _size(state: State, heads: int, later: list[dict[int, int]]) -> dict[int, int]:
     sizes = dict(later[state.skip]) if state.skip != DEAD else {}
     for mask, target in state.moves:
-        for order, neurons in later[target].items():
+        for neurons, orders in later[target].items():
             if mask & heads:
-                sizes[order + 1] = sizes.get(order + 1, 0) | neurons
+                sizes[neurons] = sizes.get(neurons, 0) | orders << 1
             if mask & ~heads:
-                sizes[order] = sizes.get(order, 0) | neurons << 1
+                sizes[neurons + 1] = sizes.get(neurons + 1, 0) | orders
     return sizes

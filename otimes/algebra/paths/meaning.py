@@ -69,13 +69,10 @@ class Meaning:
                 self.atoms.setdefault(node, len(self.atoms))
             case syntax.Direct() if place != "alone":
                 raise self._error(
-                    "'direct' is the path without a component; nothing can be joined to it", node
+                    "'direct' is the path without a head; nothing can be joined to it", node
                 )
             case syntax.Sequence(items=items):
-                for number, item in enumerate(items):
-                    first = number == 0 and place != "later"
-                    self._check(item, "front" if first else "later")
-                self._check_neighbours(items)
+                self._check_sequence(items, place)
             case syntax.Repeat(item=item, most=most):
                 self._check(item, "front" if place == "alone" else place)
                 if most > 1:
@@ -83,6 +80,16 @@ class Meaning:
             case _:
                 for child in syntax.children(node):
                     self._check(child, place)
+
+    def _check_sequence(self, items: tuple[syntax.Node, ...], place: Place) -> None:
+        if isinstance(items[0], syntax.Direct):
+            raise self._error(
+                "'direct' is the path without a head; nothing can follow it", items[1]
+            )
+        for number, item in enumerate(items):
+            first = number == 0 and place != "later"
+            self._check(item, "front" if first else "later")
+        self._check_neighbours(items)
 
     @property
     def _arch(self) -> Architecture:

@@ -205,7 +205,7 @@ def _explained(text: str, error: UnexpectedToken) -> tuple[str, int]:
     """Why a token cannot stand where it stands, and where that is."""
     token, expected = error.token, error.expected
     ends = token.type == "$END"
-    position = len(text) if ends else (token.start_pos or 0)
+    position = len(text.rstrip()) if ends else (token.start_pos or 0)
     shown = "the end" if ends else repr(str(token))
     before = text[:position].rstrip()[-1:]
     inside = text.rfind("{", 0, position) > text.rfind("}", 0, position)

@@ -129,13 +129,13 @@ class ReadStream(Architecture):
 
     def check_head(self, head: Head) -> None:
         """Raise UnknownComponentError, with what there is, unless the head is before the reader."""
+        self.whole.check_head(head)
         self._check_before(head)
-        super().check_head(head)
 
     def check_neuron(self, neuron: Neuron) -> None:
         """Raise UnknownComponentError unless the frozen neuron comes before the reader."""
+        self.whole.check_neuron(neuron)
         self._check_before(neuron)
-        super().check_neuron(neuron)
 
     def _check_before(self, component: Component) -> None:
         if self.layers <= component[0] < self.whole.layers:
