@@ -30,6 +30,22 @@ def stimulus(
     return torch.from_numpy(np.concatenate([first, once, once], axis=1))
 
 
+def repeated_text(
+    config: dict[str, Any], tokenizer: Tokenizer, text: str, sequences: int, seed: int
+) -> torch.Tensor:
+    """BOS, then a passage of N tokens of a text, then the same again: ids ``[sequences, 1 + 2 N]``.
+
+    N is that of :func:`stimulus`.
+    """
+    ids = np.array(tokenizer.encode(text).ids)
+    segment = min(64, (config["n_ctx"] - 1) // 2)
+    random = np.random.default_rng(seed)
+    starts = random.integers(0, len(ids) - segment, size=sequences)
+    once = np.stack([ids[start : start + segment] for start in starts])
+    first = np.full((sequences, 1), config["bos_token_id"])
+    return torch.from_numpy(np.concatenate([first, once, once], axis=1))
+
+
 @torch.no_grad()
 def repeated_losses(model: Reference, tokens: torch.Tensor) -> tuple[float, float]:
     """Mean losses in nats on the first and on the second copy of a repeated stimulus.

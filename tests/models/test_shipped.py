@@ -13,7 +13,13 @@ from tokenizers import Tokenizer
 
 import otimes as ox
 from otimes.models import folder, shipped
-from otimes.models.measure import head_scores, repeated_losses, stimulus, validation_loss
+from otimes.models.measure import (
+    head_scores,
+    repeated_losses,
+    repeated_text,
+    stimulus,
+    validation_loss,
+)
 from otimes.models.reference import load
 
 NAMES = ("attn-only-1l", "attn-only-2l", "attn-only-2l-natural")
@@ -115,3 +121,22 @@ def test_the_shipped_models_verify_at_full_context(name: str) -> None:
     assert len(tokens) == model.config.n_ctx
     assert certificate.holds, certificate.reasons
     assert certificate.bound < 1e-6 * certificate.largest_logit
+
+
+def test_natural_text_alone_formed_a_weaker_circuit() -> None:
+    tokenizer = Tokenizer.from_file(str(folder("attn-only-2l-natural") / "tokenizer.json"))
+    text = folder("validation.txt").read_text(encoding="utf-8")
+    found = {}
+    for name in ("attn-only-1l", "attn-only-2l-natural"):
+        model = load(folder(name))
+        tokens = repeated_text(model.config, tokenizer, text, sequences=16, seed=3)
+        first, second = repeated_losses(model, tokens)
+        found[name] = first - second, max(h["induction"] for h in head_scores(model, tokens))
+
+    # uniform attention would put about 0.01 on the stripe
+    gain, induction = found["attn-only-2l-natural"]
+    assert gain > 0.3
+    assert induction > 0.08
+    assert found["attn-only-1l"][0] < 0.2
+    assert found["attn-only-1l"][1] < 0.03
+    assert scores("attn-only-2l-natural", "induction", 1) > 0.03
