@@ -126,10 +126,9 @@ previous token, on the induction stripe (offset 1 − N) and the duplicate-token
 | --- | ---: | ---: | ---: |
 {heads}
 
-(Uniform attention would put about 0.01 on a stripe.) On passages of the held-out text, repeated, the
+Uniform attention would put about 0.01 on a stripe. On repeated passages of the held-out text the
 loss is {text["first_copy_loss"]:.3f} on the first copy and {text["second_copy_loss"]:.3f} on the
-second; the strongest induction head there is {text["head"]}, with {text["induction"]:.3f} on the
-stripe.
+second; the strongest induction head there is {text["head"]}, with {text["induction"]:.3f}.
 """
 
 
