@@ -132,10 +132,26 @@ class Expressions:
         flat.discard(self.nothing)
         if self.anything in flat:
             return self.anything
+        if len(flat) > 1:
+            flat = {part for part in flat if not self._is_within(part, flat)}
         if len(flat) < 2:
             return flat.pop() if flat else self.nothing
         nullable = any(self.nullable[part] for part in flat)
         return self._store("either", tuple(sorted(flat)), nullable=nullable)
+
+    def _is_within(self, part: int, others: set[int]) -> bool:
+        """Whether ``x > .. > y`` stands beside ``.. > y``, which has all its words.
+
+        Without this a sequence with several ``..`` would keep a memory of all of them at once.
+        """
+        if self._kinds[part] != "join":
+            return False
+        parts = self._parts[part]
+        return any(
+            piece == self.anything and self._ids.get(("join", parts[number:])) in others
+            for number, piece in enumerate(parts)
+            if number
+        )
 
     def both(self, parts: Iterable[int]) -> int:
         """The words that all parts have."""
