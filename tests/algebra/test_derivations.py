@@ -380,10 +380,10 @@ def test_the_command_in_text_markdown_and_latex() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--heads", "two"), "--heads is one number, or one for each layer such as 2,3; not 'two'"),
+        (("--heads", "two"), "--heads takes a number or one for each layer (4,8), not 'two'"),
         (("--heads", "1,2,3"), "heads has 3 numbers for 2 layers"),
         (("--heads", "100"), "would write out 10,201 paths in 2 layers, more than 2,000"),
-        (("--heads", "1", "--target", "loss"), "cannot derive 'loss': use --target logits"),
+        (("--heads", "1", "--target", "loss"), "cannot derive 'loss': the target is 'logits'"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_derive(args: tuple[str, ...], message: str) -> None:

@@ -56,9 +56,9 @@ def test_a_deep_model_is_joined_through_the_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give MODEL, or --layers and --heads"),
-        (("--layers", "2"), "give MODEL, or --layers and --heads"),
-        (("a", "--layers", "2"), "give either MODEL or the numbers"),
+        ((), "give --layers and --heads, or a model"),
+        (("--layers", "2"), "give --layers and --heads, or a model"),
+        (("a", "--layers", "2"), "give either a model or the numbers"),
         (("--layers", "2", "--heads", "x"), "--heads takes a number"),
         (("--layers", "1", "--heads", "1", "-o", "/nowhere/x"), "cannot write /nowhere/x: No such"),
     ],
