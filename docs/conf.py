@@ -60,6 +60,8 @@ apidoc_modules = [
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# two packages may each have a Step or a Block; annotations name them without their package
+suppress_warnings = ["ref.python"]
 # a name that a package offers again is described once, where it is defined; see below
 autodoc_default_options = {"ignore-module-all": True}
 napoleon_numpy_docstring = False
