@@ -35,9 +35,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from math import floor, log10
 
 from otimes.algebra.architecture import Architecture, Source
+from otimes.algebra.counts import large
 from otimes.algebra.paths import (
     Automaton,
     PathExpression,
@@ -139,7 +139,7 @@ class PathSum:
     def __len__(self) -> int:
         if self.count > sys.maxsize:
             raise LimitError(
-                f"{_large(self.count)} paths are more than len() can say; use .count",
+                f"{large(self.count)} paths are more than len() can say; use .count",
                 self.count,
                 sys.maxsize,
             )
@@ -177,7 +177,7 @@ class PathSum:
         names = ", ".join(term.path for term in islice(found, 3))
         more = ", …" if found.count > 3 else ""
         raise UnknownComponentError(
-            f"{path!r} matches {_large(found.count)} paths, not one"
+            f"{path!r} matches {large(found.count)} paths, not one"
             + (f" ({names}{more}); name its source or select with where()" if names else ""),
             path,
         )
@@ -241,7 +241,7 @@ class PathSum:
         """
         if self.count > limit:
             raise LimitError(
-                f"this sum has {_large(self.count)} terms, more than the limit of {limit:,}; "
+                f"this sum has {large(self.count)} terms, more than the limit of {limit:,}; "
                 "ask for their count, for one order, for one path, or raise the limit",
                 self.count,
                 limit,
@@ -249,16 +249,7 @@ class PathSum:
         return list(self)
 
     def __repr__(self) -> str:
-        return f"<PathSum of {_large(self.count)} paths>"
+        return f"<PathSum of {large(self.count)} paths>"
 
     def __str__(self) -> str:
-        return f"a sum over {_large(self.count)} paths of {self.architecture!r}"
-
-
-def _large(count: int) -> str:
-    """An exact count, with its magnitude where the digits are many."""
-    if count < 10**30:
-        return f"{count:,}"
-    magnitude = f"about 10^{floor(log10(count))}"
-    # Python refuses to write integers of more digits than a few thousand
-    return f"{magnitude} (exactly {count})" if count < 10**1000 else magnitude
+        return f"a sum over {large(self.count)} paths of {self.architecture!r}"

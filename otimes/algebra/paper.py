@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from otimes.algebra.counts import large
 from otimes.algebra.definitions import ov_circuit, read, write
 from otimes.algebra.derivations import Derivation
 from otimes.algebra.expressions import (
@@ -99,13 +100,12 @@ def _check_size(architecture: Architecture, limit: int) -> None:
         count *= 1 + heads
         if count > limit:
             break
-    large = architecture.layers > _MANY_LAYERS
-    if not large:
+    deep = architecture.layers > _MANY_LAYERS
+    if not deep:
         count = architecture.logits.expand().count
     if count > limit or architecture.layers > limit:
-        known = f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
         raise LimitError(
-            f"this derivation would write out {'at least ' if large else ''}{known} paths in "
+            f"this derivation would write out {'at least ' if deep else ''}{large(count)} paths in "
             f"{architecture.layers:,} layers, more than {limit:,}; derive fewer layers or heads, "
             "see partial_expansion, or iterate over .expand()",
             count,

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     "--target", default="logits", show_default=True, help="logits, or a head's scores: scores:1.4."
 )
 @click.option(
-    "--limit", type=int, default=None, help="The number of terms that may be written out."
+    "--limit",
+    type=click.IntRange(min=0),
+    default=None,
+    help="The number of terms that may be written out.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown with displayed mathematics.")
 @click.option("--latex", is_flag=True, help="Print an align* environment.")

@@ -33,9 +33,15 @@ _FACTORED_HEADS = 12
 @click.option("--path", help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'.")
 @click.option("--query", help="For scores: only query paths that match.")
 @click.option("--key", help="For scores: only key paths that match.")
-@click.option("--order", type=int, help="Only terms with exactly this many heads.")
+@click.option(
+    "--order", type=click.IntRange(min=0), help="Only terms with exactly this many heads."
+)
 @click.option("--count", "only_count", is_flag=True, help="Only how many terms there are.")
-@click.option("--limit", type=int, help="List the first N terms; without it, 10,000 at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    help="List the first N terms; without it, 10,000 at most.",
+)
 @convention_option
 @json_option
 def expand(
@@ -86,11 +92,7 @@ def expand(
     if path is not None:
         paths = paths.where(path)
     if order is not None:
-        if order < 0:
-            raise InputError(f"--order is the number of heads, 0 or more, not {order}")
         paths = paths.order(order)
-    if limit is not None and limit < 0:
-        raise InputError(f"--limit is a number of terms, 0 or more, not {limit}")
     listed = None
     if not only_count:
         listed = paths.terms() if limit is None else list(islice(paths, limit))

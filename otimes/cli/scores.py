@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from otimes.cli.options import print_json
-from otimes.errors import InputError, UnsupportedError
+from otimes.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from otimes.algebra import Architecture
@@ -59,11 +59,7 @@ def expand_scores(
     if kinds:
         pairs = pairs.kind(*kinds)
     if order is not None:
-        if order < 0:
-            raise InputError(f"--order is the number of heads, 0 or more, not {order}")
         pairs = pairs.order(order)
-    if limit is not None and limit < 0:
-        raise InputError(f"--limit is a number of terms, 0 or more, not {limit}")
     listed = None
     if not only_count:
         listed = pairs.terms() if limit is None else list(islice(pairs, limit))

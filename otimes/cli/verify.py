@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     help="What both sides compute in.",
 )
 @click.option("--exact", is_flag=True, help="Also in rational arithmetic, up to 8 tokens.")
-@click.option("--top", type=int, default=12, show_default=True, help="How many terms to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="How many terms to show.",
+)
 @json_option
 def verify(
     model: str,
@@ -50,8 +56,6 @@ def verify(
 
     if (prompt is None) == (tokens is None):
         raise InputError("give the input as --prompt TEXT or as --tokens 1,2,3")
-    if top < 0:
-        raise InputError(f"--top is a number of terms, 0 or more, not {top}")
     loaded = bridge.load(model)
     run = loaded.run(prompt) if tokens is None else loaded.run(tokens=_token_ids(tokens))
     certificate = bridge.verify(run, dtype=dtype, exact=exact)

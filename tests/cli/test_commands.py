@@ -91,6 +91,14 @@ def test_a_count_of_astronomical_size_is_exact() -> None:
     assert json.loads(done.stdout)["count"] == str(101**100)
 
 
+def test_a_count_longer_than_python_writes_by_itself() -> None:
+    count = ("expand", "--layers", "3000", "--heads", "100", "--count")
+
+    assert otimes(*count).stdout.replace(",", "").startswith(str(101**3000 // 10**5000)[:50])
+    assert len(otimes(*count, "--json").stdout) > 6000
+    assert "about 10^6012 terms" in fails("expand", "--layers", "3000", "--heads", "100")
+
+
 def test_one_path_one_order_and_a_limit() -> None:
     one = otimes("expand", "--layers", "2", "--heads", "12", "--path", "0.7 > 1.4", "--json")
     order = otimes("expand", "--layers", "3", "--heads", "5", "--order", "2", "--json")
@@ -125,8 +133,8 @@ def test_the_architecture_of_a_model(checkpoint: Path) -> None:
         ("--layers 2 --heads 2 --path 0.0>0.1", "head 0.1 is in the same layer as 0.0"),
         ("--layers 2 --heads 2 --path 0.0>", "a component is missing beside '>'"),
         ("--layers 2 --heads 2 --path pos>0.1", "no source 'pos' in this model"),
-        ("--layers 2 --heads 2 --order -1", "--order is the number of heads, 0 or more"),
-        ("--layers 2 --heads 2 --limit -1", "--limit is a number of terms, 0 or more"),
+        ("--layers 2 --heads 2 --order -1", "Invalid value for '--order': -1 is not in the range"),
+        ("--layers 2 --heads 2 --limit -1", "Invalid value for '--limit': -1 is not in the range"),
         ("--layers 2 --heads 2 --target loss", "cannot expand 'loss'"),
         ("--layers 2 --heads 2 --target scores:9.0", "no head 9.0"),
         ("--layers 2 --heads 2 --target scores:1.0 --path 0.0", "use --query and --key"),
@@ -213,7 +221,7 @@ def test_a_check_that_does_not_hold_exits_with_1(tmp_path: Path) -> None:
         (("--tokens", ",".join(["1"] * 500)), "the prompt has 500 tokens, but the model's context"),
         (("--prompt", "hello"), "this model has no tokenizer"),
         (("--prompt", "a", "--tokens", "1"), "give the input as --prompt TEXT or as --tokens"),
-        (("--tokens", "1", "--top", "-1"), "--top is a number of terms"),
+        (("--tokens", "1", "--top", "-1"), "Invalid value for '--top': -1 is not in the range"),
         (("--tokens", "1", "--dtype", "int8"), "'int8' is not one of"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from otimes.algebra import Architecture
 from otimes.cli.scores import expand_scores, is_scores
-from otimes.errors import InputError, LimitError, UnsupportedError
+from otimes.errors import LimitError, UnsupportedError
 
 
 def printed(capsys: pytest.CaptureFixture[str], arch: Architecture, **options: Any) -> str:
@@ -82,12 +82,8 @@ def test_json_of_what_positions_add(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
 
 
-def test_bad_numbers_and_targets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_targets(capsys: pytest.CaptureFixture[str]) -> None:
     assert is_scores("scores:1.4")
     assert not is_scores("logits")
     with pytest.raises(UnsupportedError, match="cannot expand 'score'"):
         printed(capsys, Architecture(2, 2), target="score")
-    with pytest.raises(InputError, match="--limit is a number of terms"):
-        printed(capsys, Architecture(2, 2), limit=-1)
-    with pytest.raises(InputError, match="--order is the number of heads"):
-        printed(capsys, Architecture(2, 2), order=-1)

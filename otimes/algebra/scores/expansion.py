@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from otimes.algebra.architecture import Architecture
+from otimes.algebra.counts import large
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
 from otimes.algebra.expressions import Expr, Product
 from otimes.algebra.literal import component
@@ -237,7 +238,7 @@ class ScoreSum:
     def __len__(self) -> int:
         if self.count > sys.maxsize:
             raise LimitError(
-                f"{_large(self.count)} terms are more than len() can say; use .count",
+                f"{large(self.count)} terms are more than len() can say; use .count",
                 self.count,
                 sys.maxsize,
             )
@@ -302,7 +303,7 @@ class ScoreSum:
         """
         if self.count > limit:
             raise LimitError(
-                f"these scores have {_large(self.count)} terms, more than the limit of {limit:,}; "
+                f"these scores have {large(self.count)} terms, more than the limit of {limit:,}; "
                 "ask for their count, for one kind, for a path on either side, or raise the limit",
                 self.count,
                 limit,
@@ -310,10 +311,10 @@ class ScoreSum:
         return list(self)
 
     def __repr__(self) -> str:
-        return f"<ScoreSum of {_large(self.count)} terms>"
+        return f"<ScoreSum of {large(self.count)} terms>"
 
     def __str__(self) -> str:
-        query, key = _large(self.query_paths.count), _large(self.key_paths.count)
+        query, key = large(self.query_paths.count), large(self.key_paths.count)
         more = " and what positions add" if "position" in self.kind_counts else ""
         return (
             f"a sum over {query} query paths × {key} key paths{more} of {self.scores!r}, "
@@ -338,13 +339,3 @@ def read_head(head: str | Head) -> Head:
 
 def _known() -> str:
     return f"known are {', '.join(KINDS)}"
-
-
-def _large(count: int) -> str:
-    return (
-        f"{count:,}"
-        if count < 10**30
-        else f"about 10^{len(str(count)) - 1}"
-        if (count < 10**4000)
-        else "more than 10^4000"
-    )
