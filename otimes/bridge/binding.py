@@ -83,7 +83,9 @@ def state_tables(paths: PathSum) -> StateTables:
     return StateTables(tables.member, tables.move, tables.skip, tables.entry, tables.start)
 
 
-def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtype) -> Frozen:
+def freeze(
+    model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording, dtype: torch.dtype
+) -> Frozen:
     """Build the frozen model in ``dtype`` from the weights and a recording's patterns."""
     used, tensors = Counter[str](), model.weights.tensors()
     config, biases = model.config, model.architecture.biases
@@ -101,7 +103,7 @@ def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtyp
     embedded = take("embed.W_E")[tokens]
     positions = None
     if config.positions != "none":
-        positions = take("pos_embed.W_pos")[recording.positions]
+        positions = take("pos_embed.W_pos")[position_ids]
     blocks, readers = list[FrozenBlock](), list[FrozenReader]()
     output_biases = list[Tensor | None]()
     for layer, pattern in enumerate(recording.patterns):
@@ -139,12 +141,15 @@ def freeze(model: Model, tokens: Tensor, recording: Recording, dtype: torch.dtyp
 class Binding:
     """The tensors of a run's symbols, and the value of expressions over them, in float64."""
 
-    def __init__(self, model: Model, tokens: Tensor, recording: Recording) -> None:
+    def __init__(
+        self, model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording
+    ) -> None:
         """Bind a model's symbols to its weights and a recording's patterns."""
         self.weights = model.weights
         self.config = model.config
         self.architecture = model.architecture
         self.tokens = tokens
+        self.position_ids = position_ids
         self.recording = recording
 
     def matrix(self, factor: Factor) -> Tensor:
@@ -198,7 +203,7 @@ class Binding:
         if factor.name == "t":
             return functional.one_hot(self.tokens, self.config.d_vocab).double()
         if factor.name == "p":
-            return functional.one_hot(self.recording.positions, self.config.n_ctx).double()
+            return functional.one_hot(self.position_ids, self.config.n_ctx).double()
         if factor.name == "ones":
             return torch.ones(*self.tokens.shape, 1, dtype=torch.float64)
         raise UnknownComponentError(f"{factor} is no input of this model", str(factor))

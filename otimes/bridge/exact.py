@@ -28,11 +28,14 @@ def exact_plan(model: FrozenModel, count: int) -> modular.Plan:
         raise UnsupportedError(f"no exact verification: {error}; leave it out") from error
     seconds = chosen.multiplications / _MULTIPLICATIONS_PER_SECOND + chosen.heads * _SECONDS_A_HEAD
     if model.length > MAX_TOKENS or seconds > _MAX_SECONDS:
+        limit = f"{MAX_TOKENS} tokens"
+        if model.length <= MAX_TOKENS:
+            limit = f"{_MAX_SECONDS // 60} minutes"
         raise LimitError(
             f"exact verification of {model.length} tokens and {count:,} paths needs about "
             f"{chosen.multiplications:.1e} multiplications ({len(chosen.primes)} primes), roughly "
-            f"{_duration(seconds)}; it is for at most {MAX_TOKENS} tokens and "
-            f"{_MAX_SECONDS // 60} minutes: shorten the input, or leave out the exact check",
+            f"{_duration(seconds)}; it is for at most {limit}: shorten the input, or leave out the "
+            "exact check",
             int(chosen.multiplications),
             int(_MAX_SECONDS * _MULTIPLICATIONS_PER_SECOND),
         )

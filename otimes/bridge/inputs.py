@@ -38,7 +38,7 @@ def from_text(text: str | Sequence[str], config: Config, tokenizer: Tokenizer) -
         if not isinstance(one, str):
             raise InputError(f"a prompt is a text, not {type(one).__name__}; pass ids as tokens=…")
         ids = tokenizer.encode(one)
-        if not ids and not start:
+        if not ids:
             raise InputError("the prompt is empty: give a text of at least one token")
         rows.append([*start, *ids])
     return from_tokens(rows, config)

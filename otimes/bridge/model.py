@@ -59,7 +59,7 @@ class Model:
 
             try:
                 self._references[dtype] = load_reference(self.path, dtype)
-            except (OSError, SafetensorError) as error:
+            except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(
                     f"the reference module cannot read {self.path}, which could be read before: "
                     f"{error}"
@@ -132,9 +132,17 @@ def load(source: str | Path) -> Model:
     names = [str(card["name"]) for card in shipped()]
     if isinstance(source, str) and source in names:
         return Model(load_native(folder(source)))
-    if not Path(source).exists():
+    if not str(source).strip():
         raise CheckpointError(
-            f"no model {str(source)!r}: it is no folder here and no checkpoint that ships; those "
-            f"are {', '.join(names)}"
+            f"the model's name is empty; give a folder or one of {', '.join(names)}"
+        )
+    try:
+        there = Path(source).exists()
+    except (OSError, ValueError):  # a name that no file can have
+        there = False
+    if not there:
+        raise CheckpointError(
+            f"no model {str(source)[:200]!r}: it is no folder here and no checkpoint that ships; "
+            f"those are {', '.join(names)}"
         )
     return Model(load_native(source))

@@ -39,6 +39,13 @@ class Run:
         self._recordings: dict[torch.dtype, Recording] = {}
         self.recording()
 
+    @property
+    def positions(self) -> Int[Tensor, "batch pos"]:
+        """The position ids, from 0 at the first real token; padding on the left has 0."""
+        if self.mask is None:
+            return torch.arange(self.tokens.shape[1]).expand(self.tokens.shape)
+        return (self.mask.cumsum(-1) - 1).clamp(min=0)
+
     def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
         """What the reference module did when it computed in ``dtype``."""
         if dtype not in self._recordings:
@@ -74,7 +81,7 @@ class Run:
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
         """The model as linear operators with this run's patterns held fixed."""
-        return freeze(self.model, self.tokens, self.recording(dtype), dtype)
+        return freeze(self.model, self.tokens, self.positions, self.recording(dtype), dtype)
 
     @cached_property
     def _frozen(self) -> Frozen:
@@ -83,7 +90,7 @@ class Run:
     @cached_property
     def binding(self) -> Binding:
         """The tensors of the symbols, for evaluating any expression on this run."""
-        return Binding(self.model, self.tokens, self.recording())
+        return Binding(self.model, self.tokens, self.positions, self.recording())
 
     def evaluate(
         self,

@@ -15,16 +15,16 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from otimes.algebra import PathSum, PathTerm
+from otimes.algebra import Logits, PathSum, PathTerm
 from otimes.bridge.binding import Frozen, numbered
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.run import Run
-from otimes.errors import UnsupportedError
+from otimes.errors import InputError, UnsupportedError
 from otimes.models.reference import Recording
 from otimes.numeric.diagnosis import wrong_heads, wrong_paths
 from otimes.numeric.modular import Plan, exact_difference
 from otimes.numeric.rounding import Carried, Step, carry, recorded_trace, steps, worst_ratio
-from otimes.numeric.scores import score_bound, sum_of_terms
+from otimes.numeric.scores import score_bound, softmax_error, sum_of_terms
 from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace
 from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
 
@@ -43,7 +43,7 @@ def verify(
     *,
     dtype: str | torch.dtype = "float64",
     exact: bool = False,
-    terms: Iterable[PathTerm] | None = None,
+    terms: Iterable[PathTerm] | PathSum | Logits | None = None,
     enumeration_limit: int = ENUMERATION_LIMIT,
 ) -> Certificate:
     """Check that the path terms add up to the model's logits, within a rigorous bound.
@@ -62,6 +62,7 @@ def verify(
 
     Raises:
         UnsupportedError: for another dtype.
+        InputError: for terms that are none.
         LimitError: for an exact verification that would take too long; it says how long.
     """
     number = _DTYPES.get(str(dtype).removeprefix("torch."))
@@ -69,7 +70,7 @@ def verify(
         raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
     paths = run.model.architecture.logits.expand()
     enumerated = terms is not None or paths.count <= enumeration_limit
-    added = list(paths.depth_first() if terms is None else terms) if enumerated else []
+    added = list(paths.depth_first() if terms is None else _terms(terms)) if enumerated else []
     recording = run.recording(number)
     overflow = _not_finite(recording)
     # what an exact verification would take is said before any work
@@ -112,6 +113,15 @@ def verify(
             f"scores of {_few(wrong)}: the score terms do not add up to the recorded scores (off "
             f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
         )
+    if not torch.equal(recording.positions, run.positions):
+        reasons.append("position ids: the model's are not those of the real tokens, from 0")
+    patterns, wrong = _patterns(run, recording)
+    if not patterns.holds:
+        reasons.append(
+            f"patterns of {_few(wrong)}: they are not the softmax of the recorded scores over the "
+            f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
+            f"{patterns.bound:.2e})"
+        )
     total, uncertainty = (engine.trace.logits - recording.logits).rounded()
     bound = sides[0].logits + sides[1].logits + uncertainty
     logits = _check(total.abs(), bound)
@@ -132,7 +142,7 @@ def verify(
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
     config, (batch, length) = run.model.config, run.tokens.shape
-    patterns = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
+    held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
     return Certificate(
         model=run.model.path.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
@@ -148,10 +158,11 @@ def verify(
         blocks=blocks,
         terms=written,
         scores=scores,
+        patterns=patterns,
         logits=logits,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
-        frozen=(f"{patterns}, as the run recorded them",) if config.n_layers else (),
+        frozen=(f"{held}, as the run recorded them",) if config.n_layers else (),
         unused_parameters=run.model.weights.unused,
         exact=exact_check,
         reasons=tuple(reasons),
@@ -240,7 +251,7 @@ def _scores(
     recording: Recording,
 ) -> tuple[Check, int, list[str]]:
     """The worst head's check, the number of score terms, and the heads whose check fails."""
-    checks, pairs, wrong = [Check(0.0, 0.0, holds=True)], 0, list[str]()
+    worst, pairs, wrong = Check(0.0, 0.0, holds=True), 0, list[str]()
     for layer, reader in enumerate(frozen.readers):
         parts, magnitude = engine.parts[layer], engine.trace.magnitudes[layer]
         if len(parts) ** 2 > _PAIR_LIMIT and not engine.by_order:
@@ -260,15 +271,52 @@ def _scores(
                 distance,
             )
             error = (recording.scores[layer][:, head].double() - value.double()).abs()
-            checks.append(_check(error, bound))
-            pairs += count
-            if not checks[-1].holds:
-                wrong.append(f"{layer}.{head}")
-    failed = [check for check in checks if not check.holds]
-    if failed:
-        return max(failed, key=lambda check: check.max_abs_error), pairs, wrong
-    error, bound = (max(getattr(c, name) for c in checks) for name in ("max_abs_error", "bound"))
-    return Check(error, bound, holds=True), pairs, wrong
+            check = _check(error, bound)
+            wrong += [] if check.holds else [f"{layer}.{head}"]
+            worst, pairs = _worse(worst, check), pairs + count
+    return worst, pairs, wrong
+
+
+def _patterns(run: Run, recording: Recording) -> tuple[Check, list[str]]:
+    """Are the patterns the softmax of the scores over what may be attended to? And whose not."""
+    batch, length = run.tokens.shape
+    allowed = torch.ones(batch, 1, length, length, dtype=torch.bool)
+    if run.model.config.causal:
+        allowed = allowed.tril()
+    if run.mask is not None:
+        allowed = allowed & run.mask[:, None, None, :]
+    worst, wrong = Check(0.0, 0.0, holds=True), list[str]()
+    for layer, (scores, pattern) in enumerate(
+        zip(recording.scores, recording.patterns, strict=True)
+    ):
+        for head in range(pattern.shape[1]):
+            error, bound = softmax_error(scores[:, head], pattern[:, head], allowed[:, 0])
+            check = _check(error, bound)
+            wrong += [] if check.holds else [f"{layer}.{head}"]
+            worst = _worse(worst, check)
+    return worst, wrong
+
+
+def _worse(one: Check, other: Check) -> Check:
+    """Two checks as one: the worse of two that fail, the largest of both numbers if they hold."""
+    if one.holds and other.holds:
+        error = max(one.max_abs_error, other.max_abs_error)
+        return Check(error, max(one.bound, other.bound), holds=True)
+    failed = [check for check in (one, other) if not check.holds]
+    return max(failed, key=lambda check: check.max_abs_error)
+
+
+def _terms(terms: Iterable[PathTerm] | PathSum | Logits) -> list[PathTerm]:
+    if isinstance(terms, Logits):
+        terms = terms.expand()
+    found = list[PathTerm]()
+    for term in terms if isinstance(terms, Iterable) else [terms]:
+        if not isinstance(term, PathTerm):
+            raise InputError(
+                f"terms are those of an expansion, such as paths['0.7 > 1.4'], not {term!r:.60}"
+            )
+        found.append(term)
+    return found
 
 
 def _grouped(engine: PathTrace, layer: int) -> tuple[Tensor, ...]:

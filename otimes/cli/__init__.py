@@ -6,6 +6,7 @@ stderr is ``error: …`` and there is no traceback.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -36,13 +37,13 @@ for _command in (expand, derive, verify, graph, models):
 
 def main() -> None:
     """Run the command line, turning every expected failure into one line."""
-    # counts are exact whatever their length
-    sys.set_int_max_str_digits(0)
+    _write_what_can_be_written()
     try:
         # not cli.main(), which would turn a reader that went away into the status of a failed check
         with cli.make_context("otimes", sys.argv[1:]) as context:
             cli.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except OtimesError as error:
@@ -60,8 +61,20 @@ def main() -> None:
         _fail("out of memory: use a shorter input or a smaller model")
     except BrokenPipeError:
         # the reader of a pipe has gone; keep the interpreter from flushing into it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a full disk, for example
+        _fail(f"{error.strerror or error}: {error.filename or 'the output cannot be written'}")
+    except RecursionError:
+        _fail("this is nested too deeply: use fewer layers, or --count")
+
+
+def _write_what_can_be_written() -> None:
+    """Let characters that the terminal does not have, such as ⊗, be replaced instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
 
 
 def _fail(message: str, before: str = "") -> None:

@@ -47,7 +47,7 @@ def derive(
     latex: bool,
     as_json: bool,
 ) -> None:
-    r"""Derive the sum over paths from the forward pass, checking each step.
+    """Derive the sum over paths from the forward pass, checking each step.
 
     The steps are those of the framework paper: the stream of each layer is substituted, heads are
     taken apart into their three stages, the product of sums is multiplied out, and the mixed
@@ -56,7 +56,7 @@ def derive(
     \b
     otimes derive --layers 2 --heads 2
     otimes derive --layers 2 --heads 1 --target scores:1.0 --latex
-    """
+    """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
     derivation = derivation_of(architecture, target, limit)
     held = derivation.check()

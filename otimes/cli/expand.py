@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from otimes.cli.options import (
     architecture_of,
     convention_option,
+    counts_of_any_length,
     json_option,
     print_json,
     symbolic_options,
@@ -60,14 +62,14 @@ def expand(
     convention: Convention,
     as_json: bool,
 ) -> None:
-    r"""Expand the logits, or the attention scores of a head, term by term.
+    """Expand the logits, or the attention scores of a head, term by term.
 
     \b
     otimes expand --layers 2 --heads 2
     otimes expand --layers 2 --heads 12 --path "0.7 > 1.4"
     otimes expand --layers 2 --heads 12 --target scores:1.4 --limit 20
     otimes expand --layers 100 --heads 100 --count
-    """
+    """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
     if is_scores(target):
         if path is not None:
@@ -95,13 +97,14 @@ def expand(
         paths = paths.order(order)
     listed = None
     if not only_count:
-        listed = paths.terms() if limit is None else list(islice(paths, limit))
-    if as_json:
-        print_json(_expansion(paths, target, listed, convention))
-    elif listed is None:
-        click.echo(f"{paths.count:,}")
-    else:
-        _print_expansion(architecture, paths, listed, convention)
+        listed = paths.terms() if limit is None else list(islice(paths, min(limit, sys.maxsize)))
+    with counts_of_any_length():
+        if as_json:
+            print_json(_expansion(paths, target, listed, convention))
+        elif listed is None:
+            click.echo(f"{paths.count:,}")
+        else:
+            _print_expansion(architecture, paths, listed, convention)
 
 
 def _expansion(

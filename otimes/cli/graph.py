@@ -48,7 +48,7 @@ def graph(
     form: str,
     output: str | None,
 ) -> None:
-    r"""Write the graph of paths of MODEL, or of a symbolic model.
+    """Write the graph of paths of MODEL, or of a symbolic model.
 
     Edges are keyed q, k, v and direct and carry virtual weights; the paths to the logits are its
     walks over v and direct edges.
@@ -56,7 +56,7 @@ def graph(
     \b
     otimes graph --layers 2 --heads 2 --format mermaid
     otimes graph attn-only-2l --format graphml -o paths.graphml
-    """
+    """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
     text = graph_text(architecture, format_, form)
     if output is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -80,6 +81,20 @@ def architecture_of(
         positions=positions,
         biases=True if names == ["all"] else names,
     )
+
+
+@contextmanager
+def counts_of_any_length() -> Generator[None]:
+    """Let Python write integers of any length, which it refuses beyond some thousand digits.
+
+    Only around output: for what is read from files the limit is a protection.
+    """
+    usual = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(usual)
 
 
 def terminal() -> Console:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from otimes.cli.options import print_json
+from otimes.cli.options import counts_of_any_length, print_json
 from otimes.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ def expand_scores(
         pairs = pairs.order(order)
     listed = None
     if not only_count:
-        listed = pairs.terms() if limit is None else list(islice(pairs, limit))
-    if as_json:
-        payload = score_json(scores, pairs, listed, convention)
-        print_json(payload)
-    elif listed is None:
-        click.echo(f"{pairs.count:,}")
-    else:
-        _print(scores, pairs, listed, convention)
+        listed = pairs.terms() if limit is None else list(islice(pairs, min(limit, sys.maxsize)))
+    with counts_of_any_length():
+        if as_json:
+            print_json(score_json(scores, pairs, listed, convention))
+        elif listed is None:
+            click.echo(f"{pairs.count:,}")
+        else:
+            _print(scores, pairs, listed, convention)
 
 
 def head_of(target: str) -> str:

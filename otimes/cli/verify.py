@@ -44,14 +44,14 @@ def verify(
     top: int,
     as_json: bool,
 ) -> None:
-    r"""Prove that the path terms of MODEL add up to its own forward pass.
+    """Prove that the path terms of MODEL add up to its own forward pass.
 
     MODEL is the name of a shipped checkpoint (see `otimes models`) or a checkpoint folder.
 
     \b
     otimes verify attn-only-2l --prompt "The sea was"
     otimes verify path/to/folder --tokens 0,5,7 --exact --json
-    """
+    """  # noqa: D301 - click reads the escape
     from otimes import bridge
 
     if (prompt is None) == (tokens is None):

@@ -85,6 +85,8 @@ def _on_repeated_text(folder: Path, text: str) -> dict[str, Any]:
 def card_text(card: dict[str, Any]) -> str:
     """The model card as Markdown."""
     recipe, text = card["recipe"], card["repeated_text"]
+    others = len(card["seeds"]) - 1
+    best = f", the lowest validation loss of {others + 1} seeds" if others else ", the only one"
     data = "\n".join(f"  - {source}" for source in card["data"])
     seeds = "\n".join(
         f"| {found['seed']} | {found['validation_loss']:.3f} | {found['first_copy_loss']:.3f} | "
@@ -111,8 +113,8 @@ def card_text(card: dict[str, Any]) -> str:
   learning rate {recipe["learning_rate"]}, betas {tuple(recipe["betas"])}, weight decay
   {recipe["weight_decay"]}, warm-up {recipe["warmup"]} steps, then a cosine to zero; gradients
   clipped at {recipe["clip"]}. The script is `otimes/models/train.py`, this run's log `log.csv`
-- Final training loss {card["training_loss"]:.3f} (running mean), seed {card["seed"]}: the lowest
-  validation loss of {len(card["seeds"])} seeds; minutes on one busy CPU core
+- Final training loss {card["training_loss"]:.3f} (running mean), seed {card["seed"]}{best};
+  minutes on one busy CPU core
 
 | seed | validation loss | first copy | second copy | minutes |
 | ---: | ---: | ---: | ---: | ---: |

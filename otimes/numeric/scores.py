@@ -117,3 +117,19 @@ def score_bound(
     bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
     bound = bound + queries @ far_keys.transpose(-1, -2)
     return abs(reader.scale) * bound * SAFETY + underflow(dtype)
+
+
+def softmax_error(scores: Tensor, pattern: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """How far a pattern is from the softmax of its scores over ``allowed``, and a bound on that.
+
+    With ``d = s - max s`` the rounding of d changes exp(d) by ``u |d|``, relatively, and the sum
+    by at most ``u Σ p |d| <= u log n``; n roundings add it up. Both sides round.
+    """
+    unit, length = unit_roundoff(pattern.dtype), scores.shape[-1]
+    size = scores.double().masked_fill(~allowed, -torch.inf)
+    far = size - size.amax(-1, keepdim=True)
+    exact = far.exp().nan_to_num(0.0)
+    exact = exact / exact.sum(-1, keepdim=True).clamp(min=1.0)  # a row of padding is 0
+    relative = 2 * unit * (far.abs().nan_to_num(0.0, posinf=0.0) + 2 * length + 16)
+    bound = relative * exact + 2 * torch.finfo(pattern.dtype).tiny
+    return (pattern.double() - exact).abs(), bound

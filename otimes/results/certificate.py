@@ -62,6 +62,7 @@ class Certificate:
         blocks: the judge's steps: input and exact components against its output.
         terms: the engine's steps: what its path terms wrote against exact components.
         scores: the sums of score terms against the recorded scores before the softmax.
+        patterns: the softmax of the recorded scores, masked, against the recorded patterns.
         logits: the sum over paths against the judge's logits, in logits.
         largest_logit: the largest absolute logit; a bound above ``vacuous_above`` times this says
             nothing and does not hold.
@@ -80,6 +81,7 @@ class Certificate:
     blocks: tuple[BlockCheck, ...]
     terms: tuple[BlockCheck, ...]
     scores: Check
+    patterns: Check
     logits: Check
     largest_logit: float
     vacuous_above: float
@@ -119,6 +121,7 @@ class Certificate:
             "blocks": [_pair(check, block=check.block) for check in self.blocks],
             "terms": [_pair(check, block=check.block) for check in self.terms],
             "scores": _pair(self.scores),
+            "patterns": _pair(self.patterns),
             "identity": None,
             "source_max_abs_error": None,
             "source_tolerance": None,
@@ -155,6 +158,7 @@ class Certificate:
             *(("judge", check.block, check) for check in self.blocks),
             *(("terms", check.block, check) for check in self.terms),
             ("sum", "scores", self.scores),
+            ("judge", "patterns", self.patterns),
             ("sum", "logits", self.logits),
         ]
         return pandas.DataFrame(
@@ -183,6 +187,7 @@ class Certificate:
             *(_row(f"block {check.block}", check) for check in self.blocks),
             *(_row(f"terms {check.block}", check) for check in self.terms),
             _row("scores", self.scores),
+            _row("patterns", self.patterns),
             _row("logits", self.logits),
             f"the largest logit is {self.largest_logit:.4g}",
         ]
@@ -250,6 +255,7 @@ def _certificate(saved: _Saved) -> Certificate:
         blocks=tuple(check.block() for check in saved.objects("blocks")),
         terms=tuple(check.block() for check in saved.objects("terms")),
         scores=_Saved(saved.value["scores"]).check(),
+        patterns=_Saved(saved.value["patterns"]).check(),
         logits=_Saved(saved.value["logits"]).check(),
         largest_logit=saved.number("largest_logit"),
         vacuous_above=saved.number("vacuous_above"),

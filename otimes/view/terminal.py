@@ -80,6 +80,7 @@ def show_verification(
         *((f"model, {check.block}", check) for check in certificate.blocks),
         *((f"terms, {check.block}", check) for check in certificate.terms),
         ("attention scores", certificate.scores),
+        ("patterns: softmax of scores", certificate.patterns),
         ("logits: sum of terms − model", certificate.logits),
     ]
     for name, check in rows:

@@ -204,7 +204,8 @@ def test_texts_begin_with_bos(tmp_path: Path) -> None:
     model = text_model(tmp_path, bos=0)
 
     assert model.run("sea sun").tokens.tolist() == [[0, 1, 2]]
-    assert model.run("").tokens.tolist() == [[0]]
+    with pytest.raises(InputError, match="the prompt is empty"):
+        model.run("")
     assert model.run(tokens=[1, 2]).tokens.tolist() == [[1, 2]]
     batch = model.run(["sea", "sun sun sea"])
     assert batch.tokens.tolist() == [[0, 1, 0, 0], [0, 2, 2, 1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -280,3 +281,38 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["expand", "derive", "verify", "graph"])
+def test_help_shows_examples_line_by_line(command: str) -> None:
+    lines = otimes(command, "--help").stdout.splitlines()
+
+    assert sum(line.startswith(f"  otimes {command} ") for line in lines) >= 2
+    assert not any("\\b" in line or "\b" in line for line in lines)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    assert "the prompt is empty" in fails("verify", "attn-only-2l", "--prompt", "")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "", " "])
+def test_names_that_no_file_can_have(name: str) -> None:
+    assert "model" in fails("verify", name, "--tokens", "1")
+
+
+def test_a_terminal_without_the_symbol() -> None:
+    narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = otimes("verify", "attn-only-1l", "--tokens", "0,5", env=narrow)
+
+    assert done.returncode == 0, done.stderr
+    assert "Id ? W_U W_E" in done.stdout
+
+
+def test_a_full_disk_is_an_error_in_one_line() -> None:
+    script = f"{sys.executable} -m otimes.cli expand --layers 1 --heads 1 > /dev/full"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: No space left on device")

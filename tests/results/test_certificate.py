@@ -21,6 +21,7 @@ GOOD = Certificate(
     blocks=(BlockCheck(1e-16, 2e-16, True, "embed"), BlockCheck(2e-16, 3e-15, True, "0.attn")),
     terms=(BlockCheck(0.0, 2e-16, True, "embed"),),
     scores=Check(1e-16, 5e-15, holds=True),
+    patterns=Check(1e-17, 3e-15, holds=True),
     logits=Check(3e-16, 4e-14, holds=True),
     largest_logit=12.25,
     vacuous_above=1e-6,
@@ -64,6 +65,7 @@ def test_the_report_of_what_holds() -> None:
         "block 0.attn              2.00e-16 ≤  3.00e-15\n"
         "terms embed               0.00e+00 ≤  2.00e-16\n"
         "scores                    1.00e-16 ≤  5.00e-15\n"
+        "patterns                  1.00e-17 ≤  3.00e-15\n"
         "logits                    3.00e-16 ≤  4.00e-14\n"
         "the largest logit is 12.25\n"
         "exact    difference 0 over 3 tokens, in rational arithmetic\n"
@@ -85,7 +87,7 @@ def test_the_report_of_what_does_not_hold() -> None:
 
 def test_json_has_the_keys_of_the_contract() -> None:
     contract = {
-        "holds", "paths", "method", "checked", "max_abs_error", "bound", "blocks", "scores",
+        "holds", "paths", "method", "checked", "max_abs_error", "bound", "blocks", "scores", "patterns",
         "identity", "source_max_abs_error", "source_tolerance", "frozen", "unused_parameters",
         "exact",
     }  # fmt: skip
@@ -136,7 +138,8 @@ def test_a_table() -> None:
 
     assert table.columns.tolist() == ["side", "block", "max_abs_error", "bound", "holds"]
     assert table[["side", "block"]].to_numpy().tolist() == [
-        ["judge", "embed"], ["terms", "embed"], ["sum", "scores"], ["sum", "logits"],
+        ["judge", "embed"], ["terms", "embed"], ["sum", "scores"], ["judge", "patterns"],
+        ["sum", "logits"],
     ]  # fmt: skip
     assert table["holds"].tolist() == [False, True, True, False]
     assert table["bound"].tolist() == [2e-16, 2e-16, 5e-15, float("inf")]
