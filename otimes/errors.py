@@ -18,11 +18,17 @@ class TypeMismatchError(OtimesError):
         self.left, self.right = left, right
 
 
+def _pointer(text: str, position: int) -> str:
+    """A line of text and a caret below a character; what does not print is escaped."""
+    shown = [c if c.isprintable() else c.encode("unicode_escape").decode() for c in text]
+    return f"  {''.join(shown)}\n  {' ' * len(''.join(shown[:position]))}^"
+
+
 class NotationError(OtimesError):
     """A text that does not parse; ``position`` is the offending character's index in ``text``."""
 
     def __init__(self, message: str, text: str, position: int) -> None:
-        super().__init__(f"{message}\n  {text}\n  {' ' * position}^")
+        super().__init__(f"{message}\n{_pointer(text, position)}")
         self.text, self.position = text, position
 
 
@@ -38,7 +44,7 @@ class UnknownPathPartError(NotationError, UnknownComponentError):
     """A head, neuron or source in a path expression that the architecture does not have."""
 
     def __init__(self, message: str, name: str, text: str, position: int) -> None:
-        OtimesError.__init__(self, f"{message}\n  {text}\n  {' ' * position}^")
+        OtimesError.__init__(self, f"{message}\n{_pointer(text, position)}")
         self.name, self.text, self.position = name, text, position
 
 

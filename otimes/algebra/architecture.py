@@ -201,9 +201,9 @@ class Architecture:
         shown = [f"layers={self.layers}", f"heads={_short(self.heads)}"]
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            if field.name == "final_norm" and value == (
-                self.norm is not None and self.norm_placement != "post"
-            ):
+            if field.name == "final_norm":
+                if value != (self.norm is not None and self.norm_placement != "post"):
+                    shown.append(f"final_norm={value}")
                 continue
             needed = field.name == "neurons" and self.mlp == "frozen"
             if needed or value != getattr(plain, field.name):
@@ -379,7 +379,7 @@ def _check_combination(
         )
 
 
-_LAYER_BIAS = re.compile(r"(b_(?:[QKVO]|in|out|ln[12](?:_post)?))(?:\[(\d+)\])?")
+_LAYER_BIAS = re.compile(r"(b_(?:[QKVO]|in|out|ln[12](?:_post)?))(?:\[([0-9]+)\])?")
 
 
 def _bias_names(biases: bool | Iterable[str], arch: Architecture) -> frozenset[str]:

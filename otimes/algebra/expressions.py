@@ -33,6 +33,8 @@ from otimes.errors import TypeMismatchError
 
 FACTOR_KINDS: Final = ("", "diagonal", "rotation", "inclusion")
 
+# not isidentifier(), which admits the middle dot and combining marks
+_NAME = re.compile(r"[^\W\d]\w*")
 _LABEL = re.compile(r"[\w.]*")
 
 
@@ -62,7 +64,7 @@ class Factor(Expr):
         if kind not in FACTOR_KINDS:
             raise TypeMismatchError(f"unknown kind of factor {kind!r}; known are {FACTOR_KINDS}")
         taken = name == "Id" or "ᵀ" in name + label
-        if taken or not name.isidentifier() or not _LABEL.fullmatch(label):
+        if taken or not _NAME.fullmatch(name) or not _LABEL.fullmatch(label):
             raise TypeMismatchError(
                 f"{name!r} with label {label!r} cannot name a factor: a name is letters, digits "
                 "and _ (Id and ᵀ are taken), a label letters, digits and ."

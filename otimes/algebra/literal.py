@@ -6,8 +6,8 @@ import re
 
 from otimes.algebra.vocabulary import Component, Neuron
 
-_HEAD = re.compile(r"L?(\d+)(?:\.|H)(\d+)")
-_NEURON = re.compile(r"mlp(\d+)\.n(\d+)")
+_HEAD = re.compile(r"L?([0-9]+)(?:\.|H)([0-9]+)")
+_NEURON = re.compile(r"mlp([0-9]+)\.n([0-9]+)")
 
 
 def component(text: str) -> Component | None:

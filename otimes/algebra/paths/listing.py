@@ -81,11 +81,32 @@ class _Listing:
             if self._completes(block, states, 0, neurons):
                 yield ()
             return
+        # a stack of its own: paths of deep models have more heads than Python has frames
+        chosen = list[int]()
+        levels = [self._next_heads(block, states, heads, neurons)]
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+                if chosen:
+                    chosen.pop()
+                continue
+            number, taken = found
+            left = heads - len(levels)
+            if left:
+                chosen.append(number)
+                levels.append(self._next_heads(number + 1, taken, left, neurons))
+            else:
+                yield (*chosen, number)
+
+    def _next_heads(
+        self, block: int, states: dict[int, int], heads: int, neurons: int
+    ) -> Iterator[tuple[int, dict[int, int]]]:
+        """Blocks that the first of the heads can be in, and the states after it."""
         while states and block < self.grid.depth:
             taken = self._step(block, states, heads=True, passing=False)
             if self._completes(block + 1, taken, heads - 1, neurons):
-                for rest in self._blocks_of_heads(block + 1, taken, heads - 1, neurons):
-                    yield (block, *rest)
+                yield block, taken
             states, block = self._step(block, states, heads=False, passing=True), block + 1
             if not self._completes(block, states, heads, neurons):
                 return

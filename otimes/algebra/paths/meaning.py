@@ -49,11 +49,16 @@ class Meaning:
         self.atoms = dict[Atom, int]()
         """The patterns of single components that occur, numbered."""
         self._named = dict[syntax.Node, frozenset[int]]()
+        self._checked = set[tuple[int, Place]]()
         self._check(self._root, "alone")
 
     # --------------------------------------------------------------------------------- checks
 
     def _check(self, node: syntax.Node, place: Place) -> None:
+        # a repetition asks for its part twice: without this, nested ones take 2^depth steps
+        if (id(node), place) in self._checked:
+            return
+        self._checked.add((id(node), place))
         match node:
             case syntax.SourceName(name=name):
                 self._check_source(node, place, (name,))

@@ -46,9 +46,9 @@ NOT: "!"
 BRACE: "{"
 ANYTHING: ".."
 STAR: "*"
-HEADS.2: /(\d+|\*)\.(\d+|\*)/
-ORDER.2: /order\s*=\s*\d+/
-INTEGER: /\d+/
+HEADS.2: /([0-9]+|\*)\.([0-9]+|\*)/
+ORDER.2: /order\s*=\s*[0-9]+/
+INTEGER: /[0-9]+/
 WORD: /[A-Za-z_]\w*(\.[A-Za-z_]\w*)?(\[[^\[\]]*\])?/
 
 %ignore /\s+/
@@ -56,8 +56,8 @@ WORD: /[A-Za-z_]\w*(\.[A-Za-z_]\w*)?(\[[^\[\]]*\])?/
 MAX_REPEATS = 20
 """Repetitions of repetitions of …"""
 
-_HEAD = re.compile(r"L(\d+)H(\d+)")
-_MLP = re.compile(r"mlp(\d+)(?:\.n(\d+))?")
+_HEAD = re.compile(r"L([0-9]+)H([0-9]+)")
+_MLP = re.compile(r"mlp([0-9]+)(?:\.n([0-9]+))?")
 _MISSING = {">": "a component", "|": "an alternative", "&": "an expression", "!": "an expression"}
 _SOURCE = re.compile(r"embed|pos|type|mlp|bias(\[.*\])?")
 _MEMBERS = "0.7, 0.*, *.3 or mlp3.n17"

@@ -68,8 +68,8 @@ def derive_scores(scores: Scores, limit: int = MAX_PAIRS) -> Derivation:
     if others or positions not in ("none", "learned", "shortformer"):
         raise UnsupportedError(
             "this derivation is written for scores whose one source is the tokens; here there are "
-            f"also {', '.join(dict.fromkeys(others)) or f'{positions} positions'}; .expand() has "
-            "all terms"
+            f"also {', '.join(dict.fromkeys(others)) or f'{positions} positions'}; expand "
+            "them instead, which has all terms"
         )
     count = scores.expand().count
     if count > limit:

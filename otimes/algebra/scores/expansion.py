@@ -223,8 +223,20 @@ class ScoreSum:
     def kind_counts(self) -> dict[str, int]:
         """How many terms there are of each kind that there is."""
         found = dict.fromkeys(KINDS, 0)
-        for i, j, number in self._cells:
-            found[kind_of(i, j)] += number
+        if self.only_order is None:
+            # by moved or not, and not by every pair of orders, of which deep models have many
+            sides = [
+                (side.where("order=0").count, side.count)
+                for side in (self.query_paths, self.key_paths)
+            ]
+            (still_q, all_q), (still_k, all_k) = sides
+            for i, queries in enumerate((still_q, all_q - still_q)):
+                for j, keys in enumerate((still_k, all_k - still_k)):
+                    if kind_of(i, j) in self.kinds:
+                        found[kind_of(i, j)] = queries * keys
+        else:
+            for i, j, number in self._cells:
+                found[kind_of(i, j)] += number
         found["position"] = int(
             "position" in self.kinds and self.only_order in (None, 0) and self.scores.is_shifted
         )

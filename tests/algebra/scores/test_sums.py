@@ -203,7 +203,7 @@ def test_deep_models_are_counted_and_never_enumerated() -> None:
     assert scores.where("0.1 > 3.4", "direct").count == 1
     assert next(iter(scores)).kind == "direct"
     assert time.process_time() - start < 10
-    with pytest.raises(LimitError, match=r"about 10\^396 terms, more than the limit of 10,000"):
+    with pytest.raises(LimitError, match=r"about 10\^396 .* terms, more than the limit of 10,000"):
         scores.terms()
     with pytest.raises(LimitError, match=r"more than len\(\) can say; use \.count"):
         len(scores)
