@@ -42,6 +42,7 @@ from otimes.algebra.checking import SEEDS, Counterexample, common_type, countere
 from otimes.algebra.definitions import NONE, Definitions, checked
 from otimes.algebra.evaluation import SIZES, Valuation
 from otimes.algebra.expressions import Expr, Factor
+from otimes.algebra.node import named
 from otimes.algebra.places import Place, apply_at, at, everywhere, replaced, why_not_at
 from otimes.algebra.rules.base import Preserves, Rule
 from otimes.errors import TypeMismatchError, UnsupportedError
@@ -189,7 +190,7 @@ class Derivation:
     @property
     def symbols(self) -> dict[str, Factor]:
         """All factors by name: the context in which each of its expressions parses back."""
-        return {name: f for expr in self.expressions for name, f in expr.symbols.items()}
+        return named(factor for expr in self.expressions for factor in expr.factors)
 
     @property
     def markdown(self) -> str:
