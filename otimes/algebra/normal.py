@@ -87,7 +87,7 @@ class Polynomial:
         ordered = sorted(self.terms.items(), key=lambda item: _rank(item[0]))
         parts = [_scaled(c, _written(monomial)) for monomial, c in ordered]
         if not parts:
-            return _zero(self.type)
+            return zero(self.type)
         return parts[0] if len(parts) == 1 else Sum(*parts)
 
     def minus(self, other: Polynomial) -> Polynomial:
@@ -338,7 +338,7 @@ def _scaled(coefficient: Fraction, expr: Expr) -> Expr:
     return expr if coefficient == 1 else Scaled(coefficient, expr)
 
 
-def _zero(type_: Type) -> Expr:
+def zero(type_: Type) -> Expr:
     """``0 Id`` where the type allows it, else zero times a map ``O`` of the type."""
     slots = type_.slots or ()
     parts = [Id if slot is None or slot[0] == slot[1] else weight("O", *slot) for slot in slots]
