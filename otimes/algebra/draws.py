@@ -27,7 +27,7 @@ from otimes.algebra.expressions import Expr, Factor, Product, Tensor, Transpose
 from otimes.algebra.stacked import Column, Row
 from otimes.algebra.types import ONE, summands
 
-MAX_PRODUCTS: Final = 50_000_000
+MAX_PRODUCTS: Final = 10_000_000
 """How many products of numbers one draw may take."""
 
 _LEAST: Final = 3
