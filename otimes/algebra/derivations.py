@@ -38,13 +38,20 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final, final
 
-from otimes.algebra.checking import SEEDS, Counterexample, common_type, counterexample
+from otimes.algebra.checking import Checker, Counterexample
 from otimes.algebra.definitions import NONE, Definitions, checked
-from otimes.algebra.evaluation import SIZES, Valuation
 from otimes.algebra.expressions import Expr, Factor
+from otimes.algebra.node import named
 from otimes.algebra.places import Place, apply_at, at, everywhere, replaced, why_not_at
 from otimes.algebra.rules.base import Preserves, Rule
-from otimes.errors import TypeMismatchError, UnsupportedError
+from otimes.errors import (
+    InputError,
+    LimitError,
+    NotationError,
+    OtimesError,
+    TypeMismatchError,
+    UnsupportedError,
+)
 
 _WEAKEST_FIRST: Final[tuple[Preserves, ...]] = ("spectrum", "gauge", "value")
 
@@ -77,7 +84,7 @@ class DerivationCheck:
 
     ``first_bad`` is the number of the first step that does not, counted from 0, and
     ``counterexample`` the matrices that show it; ``reason`` stands where its sides do not even
-    compare. ``checked`` tells for each step whether it holds.
+    compare or do not parse. ``checked`` tells for each step whether it holds.
     """
 
     checked: tuple[bool, ...]
@@ -189,7 +196,7 @@ class Derivation:
     @property
     def symbols(self) -> dict[str, Factor]:
         """All factors by name: the context in which each of its expressions parses back."""
-        return {name: f for expr in self.expressions for name, f in expr.symbols.items()}
+        return named(factor for expr in self.expressions for factor in expr.factors)
 
     @property
     def markdown(self) -> str:
@@ -242,12 +249,16 @@ def _until_stable(rules: tuple[Rule, ...], expr: Expr, fired: set[Rule]) -> Expr
             return expr
 
 
-def _read(step: Expr | str, context: object) -> Expr:
+def _read(step: Expr | str, context: object) -> Expr | OtimesError:
+    """A step, or the error that says why its text is none."""
     if isinstance(step, Expr):
         return step
     from otimes.algebra.parsing import parse
 
-    return parse(step, context)
+    try:
+        return parse(step, context)
+    except (NotationError, LimitError) as error:
+        return error
 
 
 def check_derivation(
@@ -264,26 +275,41 @@ def check_derivation(
         context: what symbols the texts have, as for :func:`~otimes.algebra.parsing.parse`.
 
     Returns:
-        ``.holds``, ``.first_bad``, and a counterexample for that step: explicit small matrices.
+        ``.holds``, ``.first_bad``, and a counterexample for that step: explicit small matrices, or
+        the reason why a text is no expression.
+
+    Raises:
+        InputError: for a chain without any expression, or what is no chain.
+        LimitError: where a step is not decided: its sides agree on small matrices, and those that
+            would decide are too large.
     """
     if isinstance(steps, Derivation):
         return steps.check()
+    if isinstance(steps, Expr | str) or not isinstance(steps, Iterable):
+        raise InputError(
+            f"a chain is a list of expressions or texts, or a Derivation, not {steps!r}"
+        )
     chain = [_read(step, context) for step in steps]
+    if not chain:
+        raise InputError("there is nothing to check: the chain has no expression")
+    if len(chain) == 1 and isinstance(chain[0], OtimesError):
+        raise chain[0]
     checked(definitions)
-    # values are kept for the whole chain, in which each expression is on two sides
-    draws = [Valuation(seed, SIZES, definitions) for seed in SEEDS]
+    checker = Checker(definitions)
     held = list[bool]()
     found: Counterexample | None = None
     reason: str | None = None
     for before, after in pairwise(chain):
-        try:
-            type_ = common_type(before, after)
-        except TypeMismatchError as error:
-            good, why = False, str(error)
-        else:
-            good, why = all(draw(before, type_) == draw(after, type_) for draw in draws), None
+        unread = next((str(side) for side in (before, after) if isinstance(side, Exception)), None)
+        good, why = False, unread
+        if isinstance(before, Expr) and isinstance(after, Expr):
+            try:
+                good = checker.holds(before, after)
+            except TypeMismatchError as error:
+                why = str(error)
+            if not good and why is None and all(held):
+                found = checker.counterexample(before, after)
         if not good and all(held):
             reason = why
-            found = None if why else counterexample(before, after, definitions)
         held.append(good)
     return DerivationCheck(tuple(held), found, reason)

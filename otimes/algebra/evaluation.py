@@ -46,7 +46,8 @@ SIZES: Final[Mapping[str, int]] = MappingProxyType(
 )
 """Sizes of the spaces where nothing else is said: small, and neighbours differ."""
 
-_LARGEST = 3
+_LARGEST: Final = 3
+_LARGEST_SKEW: Final = 9
 
 
 class Valuation:
@@ -59,6 +60,8 @@ class Valuation:
         seed: of the random integers from -3 to 3.
         sizes: of the spaces; those not named have 2 or 3 dimensions.
         definitions: of symbols, beside the built-in ones.
+        largest: the integers are from ``-largest`` to ``largest``, 3 if nothing is said; those
+            that rotations are made of stay small.
     """
 
     def __init__(
@@ -66,7 +69,9 @@ class Valuation:
         seed: int = 0,
         sizes: Mapping[str, int] = SIZES,
         definitions: Definitions = NONE,
+        largest: int = _LARGEST,
     ) -> None:
+        self.largest = largest
         self.seed, self.sizes, self.definitions = seed, sizes, definitions
         self._known = dict[tuple[Expr, Type], Matrix]()
 
@@ -158,7 +163,8 @@ class Valuation:
             sizes = [self.size(part) for part in summands(slots[0][0])]
             start = sum(sizes[: int(factor.label)])
             return _frozen([[int(i == start + j) for j in range(columns)] for i in range(rows)])
-        drawn = [[random.randint(-_LARGEST, _LARGEST) for _ in range(columns)] for _ in range(rows)]
+        top = min(self.largest, _LARGEST_SKEW) if factor.kind == "rotation" else self.largest
+        drawn = [[random.randint(-top, top) for _ in range(columns)] for _ in range(rows)]
         if factor.kind == "diagonal":
             return _frozen(
                 [[x if i == j else 0 for j, x in enumerate(r)] for i, r in enumerate(drawn)]

@@ -13,12 +13,12 @@ rewriting is a matter of rules alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from otimes.algebra.types import Type
-from otimes.errors import LimitError
+from otimes.errors import LimitError, TypeMismatchError
 
 if TYPE_CHECKING:
     from otimes.algebra.expressions import Factor, Product, Scaled, Sum, Transpose
@@ -140,8 +140,13 @@ class Expr:
 
     @property
     def symbols(self) -> dict[str, Factor]:
-        """Its factors by the names that it prints, ``W_OV[1.4]``: the context to parse it in."""
-        return {str(factor): factor for factor in self.factors}
+        """Its factors by the names that it prints, ``W_OV[1.4]``: the context to parse it in.
+
+        Raises:
+            TypeMismatchError: where one name stands for two factors, so that none could be told
+                from the text.
+        """
+        return named(self.factors)
 
     def to_sympy(self, dimensions: Mapping[str, int], **options: Any) -> Any:
         """The expression as explicit SymPy matrices; see :mod:`otimes.algebra.sympy_bridge`."""
@@ -166,3 +171,23 @@ class Expr:
 
     def _repr_latex_(self) -> str:
         return f"$\\displaystyle {self.latex}$"
+
+
+def named(factors: Iterable[Factor]) -> dict[str, Factor]:
+    """Factors by the names that they print, if each name stands for one of them.
+
+    Raises:
+        TypeMismatchError: with both factors and their types, where it stands for two.
+    """
+    found: dict[str, Factor] = {}
+    for factor in factors:
+        name = str(factor)
+        other = found.setdefault(name, factor)
+        if other is not factor:
+            raise TypeMismatchError(
+                f"the name {name} stands for two factors: {other!r} is {other.type}, {factor!r} "
+                f"is {factor.type}; rename one of them",
+                other,
+                factor,
+            )
+    return found

@@ -87,7 +87,7 @@ class Polynomial:
         ordered = sorted(self.terms.items(), key=lambda item: _rank(item[0]))
         parts = [_scaled(c, _written(monomial)) for monomial, c in ordered]
         if not parts:
-            return _zero(self.type)
+            return zero(self.type)
         return parts[0] if len(parts) == 1 else Sum(*parts)
 
     def minus(self, other: Polynomial) -> Polynomial:
@@ -240,8 +240,16 @@ def _collect(items: Iterable[tuple[Monomial, Fraction]]) -> Terms:
 
 
 def _transposed(monomial: Monomial) -> Monomial:
-    words = (tuple(tuple(map(_flip, word[::-1])) for word in ws) for ws in monomial.words[::-1])
+    words = (tuple(map(_turned, ws)) for ws in monomial.words[::-1])
     return Monomial(tuple(words), tuple(map(_flip, monomial.symbols[::-1])))
+
+
+def _turned(word: Word) -> Word:
+    """The transpose of a word; letter by letter, since diagonals keep their order by name."""
+    turned: Word = ()
+    for letter in reversed(word):
+        turned = _word(turned, (_flip(letter),)) or ()
+    return turned
 
 
 def _flip(letter: Letter) -> Letter:
@@ -295,7 +303,11 @@ def _rank(monomial: Monomial) -> tuple[object, ...]:
     """Short words first, then by name: the order in which normal forms are written."""
     letters = [_name(letter) for ws in monomial.words for word in ws for letter in word]
     shape = [[len(word) for word in ws] for ws in monomial.words]
-    return len(letters), shape, letters, [_name(symbol) for symbol in monomial.symbols]
+    names = [_name(symbol) for symbol in monomial.symbols]
+    # last, for two factors of one name
+    factors = [repr(letter.factor) for ws in monomial.words for word in ws for letter in word]
+    factors += [repr(symbol.factor) for symbol in monomial.symbols]
+    return len(letters), shape, letters, names, factors
 
 
 def _written(monomial: Monomial) -> Expr:
@@ -326,7 +338,7 @@ def _scaled(coefficient: Fraction, expr: Expr) -> Expr:
     return expr if coefficient == 1 else Scaled(coefficient, expr)
 
 
-def _zero(type_: Type) -> Expr:
+def zero(type_: Type) -> Expr:
     """``0 Id`` where the type allows it, else zero times a map ``O`` of the type."""
     slots = type_.slots or ()
     parts = [Id if slot is None or slot[0] == slot[1] else weight("O", *slot) for slot in slots]

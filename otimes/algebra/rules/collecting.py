@@ -43,7 +43,7 @@ def by_order(expr: Expr) -> Expr | Refusal:
 def order(expr: Expr) -> int:
     """The number of heads in a word: its patterns, diagonals not counted, and heads as symbols."""
     if isinstance(expr, Factor):
-        moves = expr.type.slots == ((POS, POS),) and not expr.kind and expr.name != "S"
+        moves = expr.type.slots == ((POS, POS),) and not expr.kind
         return int(moves or (expr.name == "h" and len(expr.type.slots or ()) == 2))
     return sum(map(order, expr.children))
 

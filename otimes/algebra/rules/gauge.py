@@ -53,6 +53,12 @@ class Rotate(Rule):
         for factor in expr.factors:
             if factor.name in ("Γ", "N"):
                 return Refusal(f"the gain of {factor} singles out coordinates; fold it first")
+            whole = _proper_sum(factor, space)
+            if whole is not None:
+                return Refusal(
+                    f"{factor} is {factor.type}: {space} is a part of {whole}, and the rotation "
+                    "would have to turn that part alone; take the blocks apart first"
+                )
             if factor.kind and space in _spaces(factor):
                 return Refusal(f"{factor} is a {factor.kind} and would not stay one")
         rotated = self._rotated(expr, space)
@@ -74,6 +80,12 @@ class Rotate(Rule):
         return product([*sides[0], expr, *sides[1]])
 
     __str__ = Rule.__str__
+
+
+def _proper_sum(factor: Factor, space: str) -> str | None:
+    """An end of a factor of which the space is a part and not the whole."""
+    ends = (end for slot in factor.type.slots or () if slot for end in slot)
+    return next((end for end in ends if end != space and space in summands(end)), None)
 
 
 def _spaces(factor: Factor) -> set[str]:
