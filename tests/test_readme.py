@@ -16,7 +16,7 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     exec(example, {})
 
     shown = capsys.readouterr().out
-    assert "A[1.4] A[0.2] ⊗ W_U W_OV[1.4] W_OV[0.2] W_E" in shown
+    assert "A[1.3] A[0.0] ⊗ W_U W_OV[1.3] W_OV[0.0] W_E" in shown
     assert "torch.Size([1, 28, 1024])" in shown
     assert "attn-only-2l: holds" in shown
 

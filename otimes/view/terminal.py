@@ -54,8 +54,8 @@ def show_verification(
     console.print(
         Text(
             f"  the model's prediction after the last token, with probability "
-            f"{shares.probability:.3f}; a constant over the vocabulary changes no probability,\n"
-            "  so the last column takes away each term's mean over the vocabulary",
+            f"{shares.probability:.3f}\n"
+            "  above mean: without the term's mean over the vocabulary, which changes no probability",
             style="dim",
         )
     )
