@@ -151,11 +151,16 @@ class Derivation:
         Raises:
             UnsupportedError: where the first of them applies nowhere.
         """
+        return self._everywhere(rules, within, None)
+
+    def _everywhere(
+        self, rules: tuple[Rule, ...], within: Iterable[Place], first: Expr | None
+    ) -> Derivation:
         after = self.end
         fired = set[Rule]()
         for place in within:
             part = at(after, place)
-            once = everywhere(rules[0], part)
+            once = everywhere(rules[0], part) if first is None else first
             if once == part:
                 why = why_not_at(rules[0], part, ())
                 raise UnsupportedError(
@@ -168,7 +173,8 @@ class Derivation:
 
     def where_possible(self, *rules: Rule) -> Derivation:
         """As :meth:`everywhere`, and the derivation itself where the first applies nowhere."""
-        return self.everywhere(*rules) if everywhere(rules[0], self.end) != self.end else self
+        once = everywhere(rules[0], self.end)
+        return self if once == self.end else self._everywhere(rules, [()], once)
 
     def check(self) -> DerivationCheck:
         """Check every step exactly, on explicit matrices."""

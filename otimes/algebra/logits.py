@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.expressions import Expr, Id, Product, Sum, tensor
 from otimes.algebra.layout import block_operator, norm_word, total, unembedding
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
     from otimes.algebra.derivations import Derivation
     from otimes.algebra.expansion import PathSum
+
+NESTED_LAYERS: Final = 24
+"""Up to how many layers several sources are nested as the stream is; beyond, the sum is flat."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class Logits:
         """The product of sums.
 
         With one source it is an operator on the tokens, ``U (Id + Σ heads) … E``; with several it
-        is a sum over the input vectors, nested as the stream is.
+        is a sum over the input vectors, nested as the stream is. Beyond :data:`NESTED_LAYERS`
+        layers that sum is flat, (readout · blocks behind) · what is written there, so that its
+        depth does not grow with the layers; the value is the same.
         """
         arch = self.architecture
         operators = [block_operator(arch, block) for block in arch.blocks]
@@ -45,6 +50,8 @@ class Logits:
                 written[source.entry].append(source.written)
             else:
                 after[source.joins].append(source.written)
+        if arch.layers > NESTED_LAYERS:
+            return _flat(arch, operators, written, after)
         stream = total(written[0])
         for number, factors in enumerate(operators):
             through = Product(*factors, *_factors(stream)) if factors else stream
@@ -90,6 +97,29 @@ def _tail(arch: Architecture) -> list[Expr]:
     if arch.final_norm:
         tail.append(norm_word("final").expression)
     return tail
+
+
+def _flat(
+    arch: Architecture,
+    operators: list[tuple[Expr, ...]],
+    written: dict[int, list[Expr]],
+    after: dict[str, list[Expr]],
+) -> Expr:
+    """One addend for each place where something is written: what it goes through, what it is."""
+    addends = list[Expr]()
+    before = tail = tuple(_tail(arch))
+    for entry in range(len(operators), -1, -1):
+        if written[entry]:
+            here = _factors(total(written[entry]))
+            # blocks map the stream to the stream, so the type is that without them
+            addends.append(Product.unchecked(Product(*tail, *here).type, (*before, *here)))
+        if entry:
+            before += operators[entry - 1]
+    addends.reverse()
+    if after["unembed"]:
+        unembed = [tensor(Id, factor) for factor in unembedding(arch).weight]
+        addends.append(Product(*unembed, *_factors(total(after["unembed"]))))
+    return total([*addends, *after["logits"]])
 
 
 def _factors(expr: Expr) -> tuple[Expr, ...]:

@@ -33,6 +33,7 @@ from otimes.algebra.expressions import (
     weight,
 )
 from otimes.algebra.kinds import head, norm, rotation
+from otimes.algebra.logits import NESTED_LAYERS
 from otimes.algebra.measures import Eigenvalues
 from otimes.algebra.rules import (
     CancelRotation,
@@ -75,7 +76,8 @@ def derive_logits(architecture: Architecture, limit: int = MAX_TERMS) -> Derivat
         limit: the number of paths that may be written out.
 
     Raises:
-        LimitError: if there are more paths; it says how many.
+        LimitError: if there are more paths, or several sources and more layers than are nested;
+            it says how many.
     """
     _check_size(architecture, limit)
     start, streams = name_streams(name_heads(architecture.logits.expression))
@@ -110,6 +112,14 @@ def _check_size(architecture: Architecture, limit: int) -> None:
             "see partial_expansion, or iterate over .expand()",
             count,
             limit,
+        )
+    layers = architecture.layers
+    if layers > NESTED_LAYERS and any(source.entry for source in architecture.sources):
+        raise LimitError(
+            f"a derivation with biases or MLPs as sources nests as the layers do: {layers:,} "
+            f"layers are more than {NESTED_LAYERS}; derive fewer layers, or iterate over .expand()",
+            layers,
+            NESTED_LAYERS,
         )
 
 

@@ -36,15 +36,18 @@ from typing import TYPE_CHECKING, Any, Final
 from otimes.algebra.contexts import Lookup, lookup, names
 from otimes.algebra.expressions import Expr, Id, Product, Scaled, Sum, Tensor, Transpose
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
+from otimes.algebra.node import MAX_DEPTH
 from otimes.algebra.stacked import Column, Row
 from otimes.errors import LimitError, NotationError, TypeMismatchError
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
-MAX_LENGTH: Final = 200_000
-MAX_NESTING: Final = 60
-"""How deep brackets nest; nothing that can be read needs more."""
+MAX_LENGTH: Final = 20_000
+"""How many characters are read; they take a few seconds."""
+MAX_NESTING: Final = MAX_DEPTH + 2
+"""How deep brackets nest: whatever an expression prints, a label and a measure included."""
+_SHALLOW: Final = 40
 
 _GRAMMAR: Final = r"""
 start: sum                  -> whole
@@ -112,6 +115,8 @@ class _Reader:
 
     def __init__(self, text: str, find: Lookup, context: object) -> None:
         self.text, self.find, self.context = text, find, context
+        self.nesting = 0
+        self.done = dict[int, Expr]()
 
     def error(self, message: str, position: int) -> NotationError:
         # one line, so that the pointer stands below its character; a long text is shown in part
@@ -128,7 +133,9 @@ class _Reader:
         """Point at the bracket that has no partner, and refuse what is absurdly large."""
         if len(self.text) > MAX_LENGTH:
             raise self.error(
-                f"{len(self.text):,} characters are more than the {MAX_LENGTH:,} that are read", 0
+                f"{len(self.text):,} characters are more than the {MAX_LENGTH:,} that are read; "
+                "read the terms one by one and add them as expressions",
+                0,
             )
         if not self.text.strip():
             raise self.error("an empty expression", 0)
@@ -136,6 +143,7 @@ class _Reader:
         for position, character in enumerate(self.text):
             if character in "([{":
                 waiting.append((character, position))
+                self.nesting = max(self.nesting, len(waiting))
                 if len(waiting) > MAX_NESTING:
                     raise self.error(f"brackets nest more than {MAX_NESTING} deep", position)
             elif character in ")]}":
@@ -162,6 +170,11 @@ class _Reader:
             ) from unexpected
         except UnexpectedToken as unexpected:
             raise self._unexpected(unexpected.token) from unexpected
+        if self.nesting > _SHALLOW:
+            # the innermost first, so that reading does not recurse as deep as brackets nest
+            for part in tree.iter_subtrees():
+                if part.data == "sum":
+                    self.done[id(part)] = self._sum(part)
         inner = self._sum(_trees(tree)[0])
         if tree.data == "whole":
             return inner
@@ -197,6 +210,9 @@ class _Reader:
         return self._build(lambda: node(*args), args, [position for _, position in parts])
 
     def _sum(self, tree: Tree[Token]) -> Expr:
+        done = self.done.get(id(tree))
+        if done is not None:
+            return done
         plus, first, *rest = list[Any](tree.children)
         parts = [self._addend(first, negative=False)]
         for sign, addend in zip(rest[::2], rest[1::2], strict=True):

@@ -30,6 +30,7 @@ from otimes.algebra import (
     derive_rotation,
     derive_virtual_head,
     equivalent,
+    expressions,
     head,
     parse,
     pattern,
@@ -38,8 +39,17 @@ from otimes.algebra import (
     weight,
 )
 from otimes.algebra.definitions import ov_circuit
-from otimes.algebra.rules import Cycle, DropIdentity, ExpandOV, MixedProduct, Rule, Substitute
+from otimes.algebra.rules import (
+    Cycle,
+    Distribute,
+    DropIdentity,
+    ExpandOV,
+    MixedProduct,
+    Rule,
+    Substitute,
+)
 from otimes.algebra.rules.base import Refusal
+from otimes.algebra.types import Type
 from otimes.cli.derive import derive
 from otimes.errors import LimitError, OtimesError, UnsupportedError
 from tests.algebra.judge import Judge
@@ -416,3 +426,30 @@ def test_a_real_latex_compiles_the_derivations(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_multiplying_out_a_thousand_paths_does_not_check_each_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = list[object]()
+    compose = expressions.compose
+
+    def counted(left: Type, right: Type) -> Type | None:
+        checks.append(left)
+        return compose(left, right)
+
+    product_of_sums = Architecture(10, 1).logits.expression
+    monkeypatch.setattr(expressions, "compose", counted)
+    attempts = list[Expr]()
+    attempt = Distribute.attempt
+
+    def watched(self: Distribute, expr: Expr) -> Expr | Refusal:
+        attempts.append(expr)
+        return attempt(self, expr)
+
+    monkeypatch.setattr(Distribute, "attempt", watched)
+    paths = Derivation(product_of_sums).where_possible(Distribute())
+
+    assert len(paths.end.children) == 1024
+    assert len(checks) < 1024
+    assert attempts.count(product_of_sums) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +29,7 @@ from otimes.algebra import (
 )
 from otimes.algebra.kinds import diagonal, head, norm, operator
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
+from otimes.algebra.node import MAX_DEPTH
 from otimes.algebra.parsing import MAX_LENGTH, MAX_NESTING, parse
 from otimes.algebra.printing import text
 from otimes.algebra.stacked import Column, Row
@@ -272,17 +274,52 @@ def test_any_text_is_an_expression_or_an_error_with_a_position(typed: str) -> No
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    deep = "(W1 + " * MAX_NESTING + "W1" + ")" * MAX_NESTING
+    deep = "(W1 + " * MAX_DEPTH + "W1" + ")" * MAX_DEPTH
 
     assert str(parse(deep, context=CONTEXT)) == deep[1:-1]
 
 
+@pytest.mark.parametrize(
+    "deeper",
+    [
+        lambda inner: Sum(W1, Product(W1, inner)),
+        lambda inner: Scaled(2, Transpose(inner)),
+        Product,
+        Sum,
+        lambda inner: Row(inner, W1) @ Column(W1, W1),
+    ],
+    ids=["sums and products", "multiples", "products of one", "sums of one", "rows"],
+)
+def test_what_prints_at_the_greatest_depth_is_read_again(deeper: Callable[[Expr], Expr]) -> None:
+    deep: Expr = W1
+    while (more := deeper(deep)).depth <= MAX_DEPTH - 2:
+        deep = more
+
+    assert deep.depth >= MAX_DEPTH - 5
+    assert parse(str(deep), context=CONTEXT) == deep
+    assert repr(deep)
+    assert deep.latex
+
+
+def test_what_is_too_deep_is_refused_with_a_position() -> None:
+    deep = "(W1 + " * (MAX_DEPTH + 1) + "W1" + ")" * (MAX_DEPTH + 1)
+
+    with pytest.raises(NotationError, match="nest at most 150 deep"):
+        parse(deep, context=CONTEXT)
+
+
 def test_a_long_sum_is_read_in_a_moment() -> None:
-    typed = " + ".join(["A1 ⊗ W1 W2"] * 2000)
+    typed = " + ".join(["A1 ⊗ W1 W2"] * 1500)
     started = time.perf_counter()
 
-    assert len(parse(typed, context=CONTEXT).children) == 2000
+    assert len(parse(typed, context=CONTEXT).children) == 1500
     assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("joined", [" + ".join(["A1"] * 60_000), "A1 " * 90_000])
+def test_a_text_that_would_take_half_a_minute_says_what_to_do(joined: str) -> None:
+    with pytest.raises(NotationError, match="read the terms one by one"):
+        parse(joined, context=CONTEXT)
 
 
 @pytest.mark.parametrize("text", [None, 3, b"A1", A1])

@@ -33,6 +33,49 @@ def test_shown_and_remainder_are_the_logits(architecture: Architecture) -> None:
     assert all(named.intersection(term.factors) for term in rest)
 
 
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        Architecture(2, [2, 3], biases=True),
+        Architecture(2, 2, norm="layer", biases=True),
+        Architecture(2, 2, norm="layer", norm_placement="sandwich", biases=True),
+        Architecture(2, 2, norm="layer", norm_placement="post", biases=True),
+        Architecture(2, 2, mlp="frozen", neurons=2, biases=True),
+        Architecture(2, 2, norm="layer", mlp="frozen", neurons=2, parallel=True, biases=True),
+    ],
+    ids=["b_V", "pre", "sandwich", "post", "neurons", "parallel"],
+)
+def test_nothing_is_shown_that_was_not_asked_for(architecture: Architecture) -> None:
+    part = partial_expansion(architecture, heads=["1.1"])
+
+    shown = {str(factor) for factor in part.shown.factors if factor.name in ("A", "S")}
+    assert shown == {"A[1.1]"}
+    assert equivalent(part.whole, architecture.logits.expression, part.definitions).holds
+    assert part.derivation.check().holds
+    assert "b_V[1.1]" in part.shown.symbols
+    assert "b_V[0.0]" in part.definitions[part.remainder.symbols["c_H[0]"]].symbols
+
+
+def test_neurons_are_shown_where_they_are_asked_for() -> None:
+    architecture = Architecture(2, 1, mlp="frozen", neurons=2)
+
+    one = partial_expansion(architecture, heads=["mlp0.n1"])
+    layer = partial_expansion(architecture, layers=[0])
+    assert {str(f) for f in one.shown.factors if f.name in ("A", "S")} == {"S[0.n1]"}
+    assert [str(symbol) for symbol in one.definitions] == ["H[0]", "M[0]", "H[1]", "M[1]"]
+    assert {"A[0.0]", "S[0.n0]", "S[0.n1]"} < set(layer.shown.symbols)
+    assert [str(symbol) for symbol in layer.definitions] == ["H[1]", "M[1]"]
+
+
+def test_one_head_may_be_named_in_any_way() -> None:
+    architecture = Architecture(2, 3)
+    expected = partial_expansion(architecture, heads=["1.2"]).whole
+
+    assert partial_expansion(architecture, heads=["L1H2"]).whole == expected
+    assert partial_expansion(architecture, heads="1.2").whole == expected
+    assert partial_expansion(architecture, heads="L1H2").whole == expected
+
+
 def test_whole_layers_are_expanded_and_the_others_have_names() -> None:
     part = partial_expansion(Architecture(3, 2), layers=[1])
 

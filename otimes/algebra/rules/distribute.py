@@ -13,12 +13,14 @@ Id Id + Id h[0.0] + h[1.0] Id + h[1.0] h[0.0]
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product as choices
 from math import prod
 from typing import Final, final
 
 from otimes.algebra.expressions import Expr, Product, Scaled, Sum, Tensor
-from otimes.algebra.rules.base import Refusal, Rule, product
+from otimes.algebra.rules.base import Refusal, Rule
+from otimes.algebra.types import OPEN, Type, compose
 from otimes.errors import LimitError
 
 MAX_TERMS: Final = 100_000
@@ -46,5 +48,26 @@ class Distribute(Rule):
                 count,
                 MAX_TERMS,
             )
-        flat = product if isinstance(expr, Product) else lambda chosen: expr.with_children(*chosen)
-        return Sum(*(flat(chosen) for chosen in choices(*addends)))
+        if isinstance(expr, Product):
+            return Sum(*_words(addends))
+        return Sum(*(expr.with_children(*chosen) for chosen in choices(*addends)))
+
+
+def _words(addends: list[tuple[Expr, ...]]) -> list[Expr]:
+    """The word of each choice; what begins alike is composed once."""
+    begun: list[tuple[tuple[Expr, ...], Type]] = [((), OPEN)]
+    for options in addends:
+        parts = [(a.args if isinstance(a, Product) else (a,), a.type) for a in options]
+        begun = [
+            ((*args, *more), _composed(before, type_))
+            for args, before in begun
+            for more, type_ in parts
+        ]
+    return [args[0] if len(args) == 1 else Product.unchecked(type_, args) for args, type_ in begun]
+
+
+@lru_cache(maxsize=1024)
+def _composed(left: Type, right: Type) -> Type:
+    whole = compose(left, right)
+    assert whole is not None  # a product of sums was well typed, so each choice is
+    return whole
