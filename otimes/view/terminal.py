@@ -55,7 +55,7 @@ def show_verification(
         Text(
             f"  the model's prediction after the last token, with probability "
             f"{shares.probability:.3f}\n"
-            "  above mean: without the term's mean over the vocabulary, which changes no probability",
+            "  above mean: less the term's mean over the vocabulary, which changes no probability",
             style="dim",
         )
     )
