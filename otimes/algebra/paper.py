@@ -27,6 +27,7 @@ from otimes.algebra.expressions import (
     Factor,
     Id,
     Product,
+    Sum,
     pattern,
     tensor,
     vector,
@@ -55,10 +56,12 @@ from otimes.algebra.rules import (
 from otimes.algebra.stacked import Column, Row
 from otimes.algebra.streams import name_heads, name_streams
 from otimes.algebra.types import D_MODEL, POS, VOCAB
-from otimes.errors import LimitError
+from otimes.algebra.vocabulary import head_name
+from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
+    from otimes.algebra.expansion import PathSum
 
 MAX_TERMS: Final = 2_000
 """How many paths a derivation writes out; beyond that nobody reads them."""
@@ -121,6 +124,52 @@ def _check_size(architecture: Architecture, limit: int) -> None:
             layers,
             NESTED_LAYERS,
         )
+
+
+def derive_paths(paths: PathSum, limit: int = MAX_TERMS) -> Derivation:
+    """A chosen set of paths, each a product of heads, as terms ``pattern ⊗ weight``.
+
+    ``(Id ⊗ W_U) h[1.4] h[0.7] (Id ⊗ W_E)`` becomes one term, because a product of heads is a head.
+
+    Args:
+        paths: a non-empty part of the expansion of a model whose one source is the tokens and
+            whose heads read the stream itself.
+        limit: the number of paths that may be written out.
+
+    Raises:
+        LimitError: if there are more paths; it says how many.
+        UnsupportedError: for no paths, for norms, MLPs, biases or learned positions.
+    """
+    architecture = paths.architecture
+    if paths.count > limit:
+        raise LimitError(
+            f"this derivation would write out {large(paths.count)} paths, more than {limit:,}; "
+            "choose fewer, or iterate over the sum",
+            paths.count,
+            limit,
+        )
+    plain = len(architecture.sources) == 1 and architecture.norm is None and not architecture.mlp
+    if not plain or architecture.multipliers or not paths.count:
+        raise UnsupportedError(
+            "chosen paths are derived where there are some, where the tokens are the one source and "
+            "where there is no norm, MLP or multiplier; derive the whole, or expand the paths"
+        )
+    first, last = (
+        tensor(Id, weight("W_U", VOCAB, D_MODEL)),
+        tensor(Id, weight("W_E", D_MODEL, VOCAB)),
+    )
+    written = [
+        Product(first, *(head(head_name(h)) for h in reversed(term.heads)), last) for term in paths
+    ]
+    start = written[0] if len(written) == 1 else Sum(*written)
+    return (
+        Derivation(start)
+        .where_possible(ExpandHead())
+        .where_possible(*_STAGES)
+        .where_possible(FoldOV())
+        .where_possible(*_MIXED)
+        .where_possible(CollectOrder())
+    )
 
 
 _MANY_LAYERS: Final = 100

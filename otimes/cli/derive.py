@@ -13,7 +13,7 @@ import click
 
 from otimes.cli.options import architecture_of, json_option, print_json, symbolic_options
 from otimes.cli.scores import head_of, is_scores
-from otimes.errors import UnsupportedError
+from otimes.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from otimes.algebra import Architecture, Derivation
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--target", default="logits", show_default=True, help="logits, or a head's scores: scores:1.4."
 )
+@click.option("--path", help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'.")
+@click.option("--order", type=click.IntRange(min=0), help="Only paths with so many heads.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -41,6 +43,8 @@ def derive(
     biases: str,
     model: str | None,
     target: str,
+    path: str | None,
+    order: int | None,
     limit: int | None,
     *,
     markdown: bool,
@@ -55,10 +59,16 @@ def derive(
 
     \b
     otimes derive --layers 2 --heads 2
+    otimes derive --layers 2 --heads 12 --path "0.7 > 1.4"
     otimes derive --layers 2 --heads 1 --target scores:1.0 --latex
     """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
-    derivation = derivation_of(architecture, target, limit)
+    if path is None and order is None:
+        derivation = derivation_of(architecture, target, limit)
+    elif target == "logits":
+        derivation = chosen_paths(architecture, path, order, limit)
+    else:
+        raise InputError("--path and --order choose paths of the logits; leave --target out")
     held = derivation.check()
     if as_json:
         print_json({"target": target, **derivation.to_json()})
@@ -70,6 +80,18 @@ def derive(
         click.echo(f"{derivation}\n\n{held}, checked exactly on explicit matrices")
     if not held.holds:
         sys.exit(1)
+
+
+def chosen_paths(
+    architecture: Architecture, path: str | None, order: int | None, limit: int | None
+) -> Derivation:
+    """The derivation of some of the paths, from products of heads."""
+    from otimes.algebra.paper import MAX_TERMS, derive_paths
+
+    paths = architecture.logits.expand()
+    paths = paths if path is None else paths.where(path)
+    paths = paths if order is None else paths.order(order)
+    return derive_paths(paths, MAX_TERMS if limit is None else limit)
 
 
 def derivation_of(
