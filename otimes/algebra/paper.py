@@ -151,13 +151,10 @@ def derive_paths(paths: PathSum, limit: int = MAX_TERMS) -> Derivation:
     plain = len(architecture.sources) == 1 and architecture.norm is None and not architecture.mlp
     if not plain or architecture.multipliers or not paths.count:
         raise UnsupportedError(
-            "chosen paths are derived where there are some, where the tokens are the one source and "
-            "where there is no norm, MLP or multiplier; derive the whole, or expand the paths"
+            "chosen paths are derived where there are some, where the tokens are the one source "
+            "and without norms, MLPs and multipliers; derive the whole, or expand the paths"
         )
-    first, last = (
-        tensor(Id, weight("W_U", VOCAB, D_MODEL)),
-        tensor(Id, weight("W_E", D_MODEL, VOCAB)),
-    )
+    first, last = tensor(Id, W_U), tensor(Id, W_E)
     written = [
         Product(first, *(head(head_name(h)) for h in reversed(term.heads)), last) for term in paths
     ]

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from otimes.algebra import Architecture
+from otimes.algebra import Architecture, Sum, equivalent
 from otimes.algebra.paper import derive_paths
 from otimes.cli.derive import derive
 from otimes.errors import InputError, LimitError, UnsupportedError
@@ -28,7 +28,8 @@ def test_a_set_of_paths_ends_in_their_terms() -> None:
     derivation = derive_paths(paths)
 
     assert derivation.check().holds
-    assert set(derivation.end.args) == {term.operator for term in paths}
+    assert equivalent(derivation.end, Sum(*(term.operator for term in paths))).holds
+    assert str(derivation.end).count("⊗") == paths.count == 9
 
 
 def test_refusals_say_what_to_do() -> None:
@@ -49,6 +50,6 @@ def test_the_command_takes_path_and_order() -> None:
     assert done.exit_code == 0
     assert all(step["checked"] for step in found["steps"])
     assert found["steps"][-1]["after"].count("A[0.1]") == 4
+    arguments = ["--layers", "2", "--heads", "1", "--path", "0.0", "--target", "scores:1.0"]
     with pytest.raises(InputError, match="leave --target out"):
-        arguments = ["--layers", "2", "--heads", "1", "--path", "0.0", "--target", "scores:1.0"]
         CliRunner().invoke(derive, arguments, catch_exceptions=False)
