@@ -56,7 +56,7 @@ from otimes.algebra.rules import (
 from otimes.algebra.stacked import Column, Row
 from otimes.algebra.streams import name_heads, name_streams
 from otimes.algebra.types import D_MODEL, POS, VOCAB
-from otimes.algebra.vocabulary import head_name
+from otimes.algebra.vocabulary import W_E, W_U, head_name
 from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
