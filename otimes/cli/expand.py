@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ from otimes.cli.options import (
     convention_option,
     counts_of_any_length,
     json_option,
+    listed,
     print_json,
     symbolic_options,
 )
@@ -95,24 +94,22 @@ def expand(
         paths = paths.where(path)
     if order is not None:
         paths = paths.order(order)
-    listed = None
-    if not only_count:
-        listed = paths.terms() if limit is None else list(islice(paths, min(limit, sys.maxsize)))
+    shown = listed(paths, limit, only_count=only_count)
     with counts_of_any_length():
         if as_json:
-            print_json(_expansion(paths, target, listed, convention))
-        elif listed is None:
+            print_json(_expansion(paths, target, shown, convention))
+        elif shown is None:
             click.echo(f"{paths.count:,}")
         else:
-            _print_expansion(architecture, paths, listed, convention)
+            _print_expansion(architecture, paths, shown, convention)
 
 
 def _expansion(
-    paths: PathSum, target: str, listed: list[PathTerm] | None, convention: Convention
+    paths: PathSum, target: str, shown: list[PathTerm] | None, convention: Convention
 ) -> dict[str, Any]:
     from otimes.algebra import latex, text
 
-    terms = listed and [
+    terms = shown and [
         {
             "path": term.short_path,
             "kind": term.kind,
@@ -121,7 +118,7 @@ def _expansion(
             "weight": text(term.weight, convention),
             "latex": latex(term.operator, convention),
         }
-        for term in listed
+        for term in shown
     ]
     return {
         "target": target,
@@ -132,20 +129,20 @@ def _expansion(
 
 
 def _print_expansion(
-    architecture: Architecture, paths: PathSum, listed: list[PathTerm], convention: Convention
+    architecture: Architecture, paths: PathSum, shown: list[PathTerm], convention: Convention
 ) -> None:
     from otimes.algebra import text
 
     if sum(architecture.heads) <= _FACTORED_HEADS:
         click.echo(f"logits = {text(architecture.logits.expression, convention)}\n")
     several = len(architecture.sources) > 1
-    width = max((len(term.short_path) for term in listed), default=0)
-    for term in listed:
+    width = max((len(term.short_path) for term in shown), default=0)
+    for term in shown:
         click.echo(
             f"{term.short_path:{width}}  {term.kind:8}"
             f"{text(term.expression if several else term.operator, convention)}"
         )
-    more = paths.count - len(listed)
+    more = paths.count - len(shown)
     if more:
         click.echo(f"… and {more:,} more")
     click.echo(f"\n{paths.count:,} {'term' if paths.count == 1 else 'terms'}")

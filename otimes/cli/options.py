@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
     from otimes.algebra import Architecture
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+TermT = TypeVar("TermT")
+
+
+class TermSum(Protocol[TermT]):
+    """A lazy sum of terms."""
+
+    def __iter__(self) -> Iterator[TermT]:
+        """All terms, one by one."""
+        ...
+
+    def terms(self) -> list[TermT]:
+        """All terms, refused beyond the usual limit."""
+        ...
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 convention_option = click.option(
@@ -81,6 +96,17 @@ def architecture_of(
         positions=positions,
         biases=True if names == ["all"] else names,
     )
+
+
+def listed(terms: TermSum[TermT], limit: int | None, *, only_count: bool) -> list[TermT] | None:
+    """The terms to list: the first ``limit``, or all within the usual limit; None for a count.
+
+    Raises:
+        LimitError: without a limit, if there are too many.
+    """
+    if only_count:
+        return None
+    return terms.terms() if limit is None else list(islice(terms, min(limit, sys.maxsize)))
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from otimes.cli.options import counts_of_any_length, print_json
+from otimes.cli.options import counts_of_any_length, listed, print_json
 from otimes.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -61,16 +59,14 @@ def expand_scores(
         pairs = pairs.kind(*kinds)
     if order is not None:
         pairs = pairs.order(order)
-    listed = None
-    if not only_count:
-        listed = pairs.terms() if limit is None else list(islice(pairs, min(limit, sys.maxsize)))
+    shown = listed(pairs, limit, only_count=only_count)
     with counts_of_any_length():
         if as_json:
-            print_json(score_json(scores, pairs, listed, convention))
-        elif listed is None:
+            print_json(score_json(scores, pairs, shown, convention))
+        elif shown is None:
             click.echo(f"{pairs.count:,}")
         else:
-            _print(scores, pairs, listed, convention)
+            _print(scores, pairs, shown, convention)
 
 
 def head_of(target: str) -> str:
@@ -83,7 +79,7 @@ def head_of(target: str) -> str:
 def score_json(
     scores: Scores,
     pairs: ScoreSum,
-    listed: Sequence[ScoreTerm | PositionTerm] | None,
+    shown: Sequence[ScoreTerm | PositionTerm] | None,
     convention: Convention = "column",
 ) -> dict[str, Any]:
     """What ``--json`` prints: the counts, and each listed term."""
@@ -97,7 +93,7 @@ def score_json(
         "by_kind": {kind: str(number) for kind, number in pairs.kind_counts.items()},
         "scale": scores.scale.text,
         "kv_head": f"{scores.head[0]}.{scores.kv_head}",
-        "terms": None if listed is None else [_term_json(term, convention) for term in listed],
+        "terms": None if shown is None else [_term_json(term, convention) for term in shown],
     }
 
 
@@ -122,20 +118,20 @@ def _term_json(term: ScoreTerm | PositionTerm, convention: Convention) -> dict[s
 def _print(
     scores: Scores,
     pairs: ScoreSum,
-    listed: Sequence[ScoreTerm | PositionTerm],
+    shown: Sequence[ScoreTerm | PositionTerm],
     convention: Convention,
 ) -> None:
     click.echo(f"scores = {scores.text(convention)}\n")
     widths = [
         max((len(path) for path in paths), default=0)
-        for paths in ([t.query_path for t in listed], [t.key_path for t in listed])
+        for paths in ([t.query_path for t in shown], [t.key_path for t in shown])
     ]
-    for term in listed:
+    for term in shown:
         click.echo(
             f"{term.query_path:{widths[0]}}  {term.key_path:{widths[1]}}  {term.kind:8}  "
             f"{term.text(convention)}"
         )
-    more = pairs.count - len(listed)
+    more = pairs.count - len(shown)
     if more:
         click.echo(f"… and {more:,} more")
     parts = [f"{number:,} {kind}" for kind, number in pairs.kind_counts.items()]
