@@ -193,7 +193,7 @@ def test_the_report_names_the_terms_and_ends_with_the_verdict(checkpoint: Path) 
 
 
 def test_a_check_that_does_not_hold_exits_with_1(tmp_path: Path) -> None:
-    # a float32 run of a model whose logits are all rounding: a huge term and its negative
+    # an engine whose heads write 0.1 % too much
     made = make_checkpoint(tmp_path, seed=1, n_layers=1, dtype="float32")
     script = (
         "import sys, torch; from otimes.numeric.frozen import FrozenBlock; import otimes.cli\n"
