@@ -16,7 +16,7 @@ from torch import Tensor
 
 from otimes.bridge import Run, load
 from otimes.bridge.binding import Frozen
-from otimes.numeric.frozen import FrozenBlock, FrozenModel
+from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenPart
 from tests.factory import Checkpoint, make_checkpoint
 
 
@@ -53,15 +53,30 @@ def with_block(run: Run, layer: int, change: Callable[[FrozenBlock], FrozenBlock
     return with_model(run, changed)
 
 
+def with_heads(run: Run, layer: int, change: Callable[[FrozenHeads], FrozenHeads]) -> Run:
+    def changed(block: FrozenBlock) -> FrozenBlock:
+        assert block.attention is not None
+        return replace(block, attention=change(block.attention))
+
+    return with_block(run, layer, changed)
+
+
+def heads_of(model: FrozenModel, layer: int) -> FrozenHeads:
+    """The heads of a block that has some."""
+    heads = model.blocks[layer].attention
+    assert heads is not None
+    return heads
+
+
 def with_source(run: Run, name: str, change: Callable[[Tensor], Tensor]) -> Run:
     """Change what one source writes."""
     number = [source.name for source in run.model.architecture.sources].index(name)
 
     def changed(model: FrozenModel) -> FrozenModel:
         sources = list(model.sources)
-        stream = sources[number].stream
-        assert stream is not None
-        sources[number] = replace(sources[number], stream=change(stream))
+        (part,) = sources[number].parts
+        parts = (FrozenPart(change(part.stream), part.edge),)
+        sources[number] = replace(sources[number], parts=parts)
         return replace(model, sources=tuple(sources))
 
     return with_model(run, changed)

@@ -35,8 +35,8 @@ from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB, Type, 
 from otimes.bridge.model import Model
 from otimes.errors import TypeMismatchError, UnknownComponentError, UnsupportedError
 from otimes.models.reference import Recording
-from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenSource
-from otimes.numeric.paths import Heads
+from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenSource
+from otimes.numeric.paths import Components
 from otimes.numeric.scores import FrozenReader
 from otimes.numeric.states import StateTables
 
@@ -72,9 +72,11 @@ class Frozen:
     used: Counter[str]
 
 
-def numbered(term: PathTerm) -> tuple[int, Heads]:
-    """A term as integers: the number of its source, and (layer, head) pairs."""
-    return term.architecture.sources.index(term.source), term.heads
+def numbered(term: PathTerm) -> tuple[int, Components]:
+    """A term as integers: the number of its source, and (block, component) pairs."""
+    architecture = term.architecture
+    locate = architecture.language.grid.locate
+    return architecture.sources.index(term.source), tuple(map(locate, term.components))
 
 
 def state_tables(paths: PathSum) -> StateTables:
@@ -110,7 +112,7 @@ def freeze(
         W_Q, W_K, W_V, W_O = (
             take(f"blocks.{layer}.attn.{name}") for name in ("W_Q", "W_K", "W_V", "W_O")
         )
-        blocks.append(FrozenBlock(pattern, W_V, W_O, bias("b_V", layer)))
+        blocks.append(FrozenBlock(FrozenHeads(pattern, W_V, W_O, bias("b_V", layer))))
         output_biases.append(bias("b_O", layer))
         readers.append(
             FrozenReader(
@@ -133,7 +135,10 @@ def freeze(
         elif source.name.endswith(".attn]"):
             b_O = output_biases[source.entry - 1]
             stream = None if b_O is None else b_O[None, None, :]
-        sources.append(FrozenSource(source.entry, stream, source.head))
+        if stream is not None:
+            sources.append(FrozenSource.of(source.entry, stream))
+        else:
+            sources.append(FrozenSource(source.entry, (), source.head, source.joins))
     frozen = FrozenModel(tuple(blocks), tuple(sources), W_U, b_U, batch, length)
     return Frozen(frozen, tuple(readers), used)
 

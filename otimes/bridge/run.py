@@ -124,12 +124,12 @@ class Run:
             value = value if at is None else value[:, at]
             return value if out is None else value[..., out]
         frozen = self._frozen.model
-        stream, biased = sum_of_states(frozen, state_tables(self.paths(path)))
+        ending = sum_of_states(frozen, state_tables(self.paths(path)))
         readout = Readout.of(frozen, at, out)
-        if stream is not None:
-            value = readout.logits(stream, frozen)
-            return value + readout.b_U if biased and readout.b_U is not None else value
-        if biased:
+        if ending.output is not None:
+            value = readout.logits(ending.output, frozen)
+            return value + readout.b_U if ending.biased and readout.b_U is not None else value
+        if ending.biased:
             return readout.logits(None, frozen).clone()
         length = self.tokens.shape[1] if at is None else len(at)
         return torch.zeros(len(self.tokens), length, readout.W_U.shape[1], dtype=torch.float64)

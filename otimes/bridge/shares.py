@@ -10,7 +10,7 @@ from torch import Tensor
 from otimes.bridge.binding import numbered
 from otimes.bridge.run import Run
 from otimes.errors import InputError
-from otimes.numeric.paths import PrefixStack, Readout, order_streams
+from otimes.numeric.paths import PrefixStack, Readout, order_outputs
 from otimes.results.shares import LogitShares, TermShare
 
 ENUMERATION_LIMIT = 4096
@@ -82,12 +82,11 @@ def _values(
     if paths.count <= ENUMERATION_LIMIT:
         stack = PrefixStack(frozen)
         for term in paths.depth_first():
-            value = readout.logits(stack.stream(*numbered(term)), frozen)[batch, 0]
+            value = readout.logits(stack.output(*numbered(term)), frozen)[batch, 0]
             yield term.short_path, term.order, str(term), value
         return
-    streams = list(order_streams(frozen))[-1]
-    for order, stream in enumerate(streams):
-        value = readout.logits(stream, frozen)[batch, 0]
+    for order, output in enumerate(order_outputs(frozen)):
+        value = readout.logits(output, frozen)[batch, 0]
         if order == 0 and b_U is not None:
             value = value + readout.logits(None, frozen)[batch, 0]
         heads = f"{paths.order_counts[order]:,} paths"

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from otimes.algebra import Logits, PathSum, PathTerm
+from otimes.algebra.vocabulary import component_name
 from otimes.bridge.binding import Frozen, numbered
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.run import Run
 from otimes.errors import InputError, UnsupportedError
 from otimes.models.reference import Recording
-from otimes.numeric.diagnosis import wrong_heads, wrong_paths
+from otimes.numeric.diagnosis import wrong_components, wrong_paths
 from otimes.numeric.modular import Plan, exact_difference
 from otimes.numeric.rounding import Carried, Step, carry, recorded_trace, steps, worst_ratio
 from otimes.numeric.scores import score_bound, softmax_error, sum_of_terms
@@ -91,8 +92,9 @@ def verify(
         carry(frozen.model, judge_steps),
         carry(frozen.model, engine_steps, any_order=True),
     )
-    blocks = tuple(_block_check(step) for step in judge_steps)
-    written = tuple(_block_check(step) for step in engine_steps)
+    names = _step_names(run)
+    blocks = tuple(map(_block_check, names, judge_steps))
+    written = tuple(map(_block_check, names, engine_steps))
     reasons += [
         f"block {check.block}: the model's output is not its input plus the components at the "
         f"weights, biases and patterns that were frozen (off by {check.max_abs_error:.2e}, "
@@ -103,7 +105,7 @@ def verify(
     reasons += [
         f"terms of {check.block}: they are not what their matrices give (off by "
         f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
-        + ("" if overflow else _names_of_wrong(place, added, frozen, engine))
+        + ("" if overflow else _names_of_wrong(place, added, run, frozen, engine))
         for place, check in enumerate(written)
         if not check.holds
     ]
@@ -199,9 +201,22 @@ def _not_finite(recording: Recording) -> list[str]:
     return []
 
 
-def _block_check(step: Step) -> BlockCheck:
+def _step_names(run: Run) -> list[str]:
+    """``embed``, ``0.attn``, ``0.mlp``, …, ``unembed``; a block of both branches is ``0``."""
+    architecture = run.model.architecture
+    names, seen = ["embed"], set[int]()
+    for block in architecture.blocks:
+        if architecture.mlp is not None and architecture.parallel:
+            names.append(str(block.layer))
+        else:
+            names.append(f"{block.layer}.{'mlp' if block.layer in seen else 'attn'}")
+        seen.add(block.layer)
+    return [*names, "unembed"]
+
+
+def _block_check(name: str, step: Step) -> BlockCheck:
     check = _check((step.deviation.abs() - step.uncertainty).clamp(min=0), step.bound)
-    return BlockCheck(check.max_abs_error, check.bound, check.holds, step.name)
+    return BlockCheck(check.max_abs_error, check.bound, check.holds, name)
 
 
 def _known(added: Sequence[PathTerm], run: Run, reasons: list[str]) -> list[PathTerm]:
@@ -229,15 +244,19 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
-def _names_of_wrong(step: int, added: Sequence[PathTerm], frozen: Frozen, engine: PathTrace) -> str:
+def _names_of_wrong(
+    step: int, added: Sequence[PathTerm], run: Run, frozen: Frozen, engine: PathTrace
+) -> str:
     """The terms of a step that are wrong; its heads where terms are grouped by order."""
     if added:
         named = {numbered(term): term.path for term in added}
         wrong = islice(wrong_paths(frozen.model, map(numbered, added), step), _NAMED + 1)
         found = [named[path] for path in wrong]
-    elif 0 < step <= len(frozen.model.blocks):
+    elif 0 < step <= frozen.model.depth:
         stream = engine.trace.streams[step - 1].high.to(frozen.model.dtype)
-        found = [f"{step - 1}.{head}" for head in wrong_heads(frozen.model, step - 1, stream)]
+        wrong = wrong_components(frozen.model, step - 1, stream)
+        grid = run.model.architecture.language.grid
+        found = [component_name(grid.component(step - 1, index)) for index in wrong]
     else:
         found = []
     return f": {_few(found)}" if found else ""

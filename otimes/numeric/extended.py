@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -72,6 +73,24 @@ class Extended:
         right = other if isinstance(other, Extended) else Extended.of(other)
         return matmul(self, right)
 
+    def times(self, other: Extended | Tensor) -> Extended:
+        """The elementwise product, with broadcasting."""
+        right = other if isinstance(other, Extended) else Extended.of(other)
+        high, rest = two_product(self.high, right.high)
+        cross = self.high * right.low + self.low * right.high
+        low = rest + cross
+        # the roundings of four small products and three sums, and the product of the low parts
+        small = (self.high * right.low).abs() + (self.low * right.high).abs()
+        missed = 4 * UNIT * (rest.abs() + small) + (self.low * right.low).abs()
+        operands = self.error * (right.high.abs() + right.low.abs() + right.error)
+        operands = operands + (self.high.abs() + self.low.abs()) * right.error
+        high, low = two_sum(high, low)
+        return Extended(high, low, (missed + operands) * SAFETY + UNDERFLOW)
+
+    def expand_as(self, other: Tensor) -> Extended:
+        """The same numbers in a larger shape."""
+        return Extended(*(part.expand_as(other) for part in (self.high, self.low, self.error)))
+
     def sum(self, dim: int) -> Extended:
         """The sum over one dimension."""
         high, low, error = (part.unbind(dim) for part in (self.high, self.low, self.error))
@@ -91,6 +110,30 @@ def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     total = a + b
     virtual = total - a
     return total, (a - (total - virtual)) + (b - virtual)
+
+
+def two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded product and its exact error, up to underflow (Dekker)."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, error
+
+
+def _halves(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Two numbers of at most 26 bits whose sum is the value (Veltkamp)."""
+    scaled = value * (2.0**27 + 1)
+    high = scaled - (scaled - value)
+    return high, value - high
+
+
+def reciprocal(number: int) -> Extended:
+    """``1 / number`` with about 106 bits, as a scalar."""
+    exact = Fraction(1, number)
+    high = float(exact)
+    low = float(exact - Fraction(high))
+    error = float(abs(exact - Fraction(high) - Fraction(low)))
+    return Extended(*(torch.tensor(part, dtype=torch.float64) for part in (high, low, error)))
 
 
 def matmul(left: Extended, right: Extended) -> Extended:

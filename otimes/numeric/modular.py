@@ -12,99 +12,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from otimes.numeric.frozen import FrozenBlock, FrozenModel, Stream
-from otimes.numeric.paths import Heads, PrefixStack
-from otimes.numeric.rounding import block_magnitude
+from otimes.numeric.branches import FrozenHeads, FrozenNeurons
+from otimes.numeric.edges import FrozenEdge
+from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.paths import Components, PrefixStack
+from otimes.numeric.residues import residue_model
+from otimes.numeric.rounding import absolute_read, block_magnitude, entering, source_magnitude
 
 
-@dataclass(frozen=True)
-class ResidueBlock(FrozenBlock):
-    """A block whose tensors are residues, and whose heads reduce after each product."""
-
-    prime: int = 2
-
-    def head(self, index: int, stream: Stream) -> Stream:
-        """What head ``index`` writes, modulo the prime."""
-        return self._move(index, self._reduce(stream @ self.W_V[index // self.group]))
-
-    def _move(self, index: int, value: Tensor) -> Stream:
-        moved = self._reduce(torch.matmul(self.pattern[:, index], value))
-        return self._reduce(moved @ self.W_O[index])
-
-    def _reduce(self, value: Tensor) -> Tensor:
-        return torch.remainder(value, self.prime)
-
-
-def residues(value: Tensor, prime: int) -> Tensor:
-    """Each float64 number, a dyadic rational, modulo a prime; as float64 integers."""
-    mantissa, exponent = torch.frexp(value)
-    integer = torch.remainder((mantissa * 2.0**53).long(), prime)
-    low, high = int(exponent.min()) - 53, int(exponent.max()) - 53
-    powers = torch.tensor([pow(2, e, prime) for e in range(low, high + 1)])
-    return torch.remainder(integer * powers[exponent.long() - 53 - low], prime).double()
-
-
-def _residue_model(model: FrozenModel, prime: int) -> FrozenModel:
-    def of(value: Tensor | None) -> Tensor | None:
-        return None if value is None else residues(value.double(), prime)
-
-    blocks = tuple(
-        ResidueBlock(
-            residues(block.pattern.double(), prime),
-            residues(block.W_V.double(), prime),
-            residues(block.W_O.double(), prime),
-            of(block.b_V),
-            prime,
-        )
-        for block in model.blocks
-    )
-    sources = tuple(replace(source, stream=of(source.stream)) for source in model.sources)
-    return replace(
-        model,
-        blocks=blocks,
-        sources=sources,
-        W_U=residues(model.W_U.double(), prime),
-        b_U=of(model.b_U),
-    )
-
-
-def difference_modulo(model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int) -> Tensor:
+def difference_modulo(
+    model: FrozenModel, paths: Iterable[tuple[int, Components]], prime: int
+) -> Tensor:
     """The forward pass minus the sum over ``paths``, at all logits, modulo a prime."""
-    small = _residue_model(model, prime)
-    stream = torch.remainder(small.written(0), prime)
-    for layer, block in enumerate(small.blocks):
-        written = small.written(layer + 1)
-        for index in range(block.heads):
-            written = written + block.head(index, stream)
-            if block.b_V is not None:
-                written = written + block.value_bias(index)
-        stream = torch.remainder(stream + written, prime)
-    forward = torch.remainder(stream @ small.W_U, prime)
-    if small.b_U is not None:
-        forward = torch.remainder(forward + small.b_U, prime)
+    small = residue_model(model, prime)
+    stream = small.forward()[-1]
+    forward = _logits(small, small.read(stream), small.unembedded(), 1, prime)
     return torch.remainder(forward - _sum_of_paths(small, paths, prime), prime)
 
 
-def _sum_of_paths(model: FrozenModel, paths: Iterable[tuple[int, Heads]], prime: int) -> Tensor:
+def _sum_of_paths(
+    model: FrozenModel, paths: Iterable[tuple[int, Components]], prime: int
+) -> Tensor:
     """The logits of all paths; what they write is added up first, since that is exact here."""
-    stack, total, biases = PrefixStack(model), torch.zeros_like(model.written(0)), 0
-    for source, heads in paths:
-        stream = stack.stream(source, heads)
-        if stream is None:
+    stack, total, biases = PrefixStack(model), model.zeros(), 0
+    for source, components in paths:
+        output = stack.output(source, components)
+        if output is None:
             biases += 1
         else:
-            total = torch.remainder(total + stream, prime)
-    logits = torch.remainder(total @ model.W_U, prime)
-    if biases:
-        if model.b_U is None:
-            raise ValueError("the model has no unembedding bias")
+            total = torch.remainder(total + output, prime)
+    return _logits(model, total, None, biases, prime)
+
+
+def _logits(
+    model: FrozenModel, output: Tensor, joined: Tensor | None, biases: int, prime: int
+) -> Tensor:
+    if joined is not None:
+        output = torch.remainder(output + model.direction(joined), prime)
+    logits = torch.remainder(output @ model.W_U, prime)
+    if model.b_U is not None:
         logits = torch.remainder(logits + biases * model.b_U, prime)
+    elif biases and any(source.joins == "logits" for source in model.sources):
+        raise ValueError("the model has no unembedding bias")
     return logits
 
 
@@ -130,21 +85,24 @@ def plan(model: FrozenModel, count: int) -> Plan:
     """
     from sympy import prevprime
 
-    magnitude = torch.zeros_like(model.written(0), dtype=torch.float64)
-    lowest = 0
+    size = _Size(model.zeros().double(), 0)
+    for number in range(model.depth + 1):
+        if number:
+            size = _block_size(model, number - 1, size)
+        for source in entering(model, number):
+            if not number:
+                size.magnitude = size.magnitude + source_magnitude(source)
+            for part in source.parts:
+                size.cover(_lowest_bit(part.stream) + _edge_bits(part.edge))
+    magnitude = absolute_read(model, size.magnitude)
+    size.lowest += _edge_bits(model.final)
     for source in model.sources:
-        if source.stream is not None:
-            magnitude = magnitude + source.stream.double().abs()
-            lowest = min(lowest, _lowest_bit(source.stream))
-    for layer, block in enumerate(model.blocks):
-        magnitude = block_magnitude(model, layer, magnitude)
-        outer = _lowest_bit(block.pattern) + _lowest_bit(block.W_O)
-        value = lowest + _lowest_bit(block.W_V)
-        if block.b_V is not None:
-            value = min(value, _lowest_bit(block.b_V))
-        lowest = min(lowest, outer + value)
+        if source.joins == "unembed":
+            magnitude = magnitude + abs(model.multiplier) * source_magnitude(source)
+            for part in source.parts:
+                size.cover(_lowest_bit(part.stream) + _edge_bits(part.edge))
     largest = float((magnitude @ model.W_U.double().abs()).max())
-    lowest += _lowest_bit(model.W_U)
+    lowest = size.lowest + _number_bits(model.multiplier) + _lowest_bit(model.W_U)
     if model.b_U is not None:
         largest += float(model.b_U.double().abs().max())
         lowest = min(lowest, _lowest_bit(model.b_U))
@@ -153,17 +111,64 @@ def plan(model: FrozenModel, count: int) -> Plan:
     # largest was computed in floats, with a relative error far below the 2 bits that are spare
     bits = math.ceil(math.log2(max(largest, 1.0)) + math.log2(count + 1)) + 2 - lowest
     d_model, d_vocab = model.W_U.shape
-    inner = max([d_model, model.length, *(block.W_O.shape[1] for block in model.blocks)])
+    # the widest sum of products: over the stream, positions, or all components of a branch
+    widths = [branch.size * branch.width for block in model.blocks for branch in block.branches]
+    inner = max([d_model, model.length, *widths])
     prime, covered, primes = 2 ** ((52 - math.ceil(math.log2(inner))) // 2), 0.0, list[int]()
     while covered < bits + 1:
         prime = int(prevprime(prime))
         primes.append(prime)
         covered += math.log2(prime) - 1e-9
     places = model.batch * model.length
-    d_head = max([0, *(block.W_O.shape[1] for block in model.blocks)])
+    d_head = max([0, *(branch.width for block in model.blocks for branch in block.branches)])
     each = places * (2 * d_model * d_head + model.length * d_head)
     every = (float(count) * each + 2 * places * d_model * d_vocab) * len(primes)
     return Plan(-lowest, tuple(primes), every, count * len(primes))
+
+
+@dataclass
+class _Size:
+    """A bound on a stream's magnitude, and the exponent e such that 2^e divides its numbers."""
+
+    magnitude: Tensor
+    lowest: int
+
+    def cover(self, lowest: int) -> None:
+        self.lowest = min(self.lowest, lowest)
+
+
+def _block_size(model: FrozenModel, number: int, size: _Size) -> _Size:
+    block = model.blocks[number]
+    found = _Size(block_magnitude(model, number, size.magnitude), size.lowest)
+    found.lowest += _edge_bits(block.skip)
+    for branch in block.branches:
+        read = size.lowest + _edge_bits(branch.reads)
+        if branch.reads.bias is not None:
+            read = min(read, _lowest_bit(branch.reads.bias))
+        if isinstance(branch, FrozenHeads):
+            inside, bias, moving = branch.W_V, branch.b_V, branch.pattern
+        else:
+            assert isinstance(branch, FrozenNeurons)
+            inside, bias, moving = branch.W_in, branch.b_in, branch.slope
+        value = read + _lowest_bit(inside)
+        if bias is not None:
+            value = min(value, _lowest_bit(bias))
+        value += _lowest_bit(moving) + _lowest_bit(branch.out)
+        found.cover(value + _edge_bits(branch.writes))
+    return found
+
+
+def _edge_bits(edge: FrozenEdge) -> int:
+    """The exponent that an edge can lower numbers by. A mean divides by ``d_model``."""
+    if edge.centred:
+        raise ValueError("means are no dyadic rationals")
+    bits = _number_bits(edge.multiplier)
+    bits += 0 if edge.scale is None else _lowest_bit(edge.scale)
+    return bits + (0 if edge.gain is None else _lowest_bit(edge.gain))
+
+
+def _number_bits(number: float) -> int:
+    return _lowest_bit(torch.tensor([number], dtype=torch.float64))
 
 
 def _lowest_bit(value: Tensor) -> int:
@@ -177,7 +182,7 @@ def _lowest_bit(value: Tensor) -> int:
 
 
 def exact_difference(
-    model: FrozenModel, paths: Sequence[tuple[int, Heads]], chosen: Plan
+    model: FrozenModel, paths: Sequence[tuple[int, Components]], chosen: Plan
 ) -> Fraction:
     """The forward pass minus the sum over ``paths``, exactly, where it is largest in size."""
     found = [difference_modulo(model, paths, prime).flatten().long() for prime in chosen.primes]

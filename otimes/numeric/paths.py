@@ -1,10 +1,10 @@
-"""Path sums on a frozen model, with paths as integers: a source and (block, head) pairs.
+"""Path sums on a frozen model, with paths as integers: a source and (block, component) pairs.
 
 Two ways to add up all paths. *Enumerated*: each path by itself, sharing prefixes, so that a path
-costs one head. *By order*: one stream for each number of heads, so that all paths of a deep model
-cost a few frozen passes:
+costs one component. *By order*: one stream for each number of heads, so that all paths of a deep
+model cost a few frozen passes:
 
-    X_k <- X_k + Σ_h A[h] X_{k-1} W_V W_O
+    X_k <- skip(X_k) + neurons(X_k) + Σ_h A[h] X_{k-1} W_V W_O
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ from torch import Tensor
 
 from otimes.numeric.frozen import FrozenModel, Stream
 
-Heads = tuple[tuple[int, int], ...]
+Components = tuple[tuple[int, int], ...]
+
+
+def carried(model: FrozenModel, stream: Stream, boundary: int, until: int) -> Stream:
+    """A stream that stands before block ``boundary``, past the skip edges until block ``until``."""
+    for block in model.blocks[boundary:until]:
+        if not block.skip.is_identity:
+            stream = block.skip.apply(stream)
+    return stream
+
+
+def boundary_of(model: FrozenModel, source: int, components: Components) -> int:
+    """The first block that can read what a path writes."""
+    return components[-1][0] + 1 if components else model.sources[source].entry
 
 
 @dataclass
@@ -27,31 +40,42 @@ class PrefixStack:
 
     model: FrozenModel
     source: int | None = None
-    heads: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    components: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     streams: list[Stream | None] = field(default_factory=list["Stream | None"])
 
-    def stream(self, source: int, heads: Heads) -> Stream | None:
-        """The stream ``[batch, pos, d_model]`` that a path writes; None for ``b_U``'s path.
+    def stream(self, source: int, components: Components) -> Stream | None:
+        """The stream ``[batch, pos, d_model]`` that a path writes right behind its last component.
 
-        A value bias's path begins with its own head, which its start already went through.
+        None for the path of ``b_U``. A constant inside a component begins with that component,
+        which its start already went through.
         """
         if source != self.source:
-            first = self.model.sources[source].head
+            first = self.model.sources[source].component
             self.source = source
-            self.heads = [] if first is None else [first]
+            self.components = [] if first is None else [first]
             self.streams = [self.model.start(source)]
-        own = 0 if self.model.sources[source].head is None else 1
-        shared = own
-        while shared < min(len(heads), len(self.heads)) and heads[shared] == self.heads[shared]:
+        own = 0 if self.model.sources[source].component is None else 1
+        shared, most = own, min(len(components), len(self.components))
+        while shared < most and components[shared] == self.components[shared]:
             shared += 1
-        del self.heads[shared:], self.streams[shared - own + 1 :]
-        for layer, index in heads[shared:]:
+        del self.components[shared:], self.streams[shared - own + 1 :]
+        for number, index in components[shared:]:
             last = self.streams[-1]
             if last is None:
-                raise ValueError("the unembedding's bias passes through no head")
-            self.heads.append((layer, index))
-            self.streams.append(self.model.blocks[layer].head(index, last))
+                raise ValueError("the unembedding's bias passes through no component")
+            before = boundary_of(self.model, source, tuple(self.components[-1:]))
+            read = carried(self.model, last, before, number)
+            self.components.append((number, index))
+            self.streams.append(self.model.blocks[number].component(index, read))
         return self.streams[-1]
+
+    def output(self, source: int, components: Components) -> Stream | None:
+        """What the unembedding reads of a path; None for the path of ``b_U``."""
+        stream, found = self.stream(source, components), self.model.sources[source]
+        if stream is None or found.joins == "unembed":
+            return None if stream is None else self.model.direction(stream)
+        before = boundary_of(self.model, source, components)
+        return self.model.read(carried(self.model, stream, before, self.model.depth))
 
 
 @dataclass(frozen=True)
@@ -73,47 +97,65 @@ class Readout:
             b_U = None if b_U is None else b_U[list(tokens)]
         return Readout(W_U, b_U, None if positions is None else list(positions))
 
-    def logits(self, stream: Stream | None, model: FrozenModel) -> Float[Tensor, "batch at out"]:
-        """What a path's stream adds to the chosen logits."""
-        if stream is None:
+    def logits(self, output: Stream | None, model: FrozenModel) -> Float[Tensor, "*lead at out"]:
+        """The chosen logits of what the unembedding reads; of None: those of ``b_U``."""
+        if output is None:
             if self.b_U is None:
                 raise ValueError("the model has no unembedding bias")
             at = model.length if self.positions is None else len(self.positions)
             return self.b_U.expand(model.batch, at, -1)
-        chosen = stream if self.positions is None else stream[:, self.positions]
+        chosen = output if self.positions is None else output[..., self.positions, :]
         return chosen @ self.W_U
 
 
 def path_logits(
     model: FrozenModel,
-    paths: Iterable[tuple[int, Heads]],
+    paths: Iterable[tuple[int, Components]],
     positions: Sequence[int] | None = None,
     tokens: Sequence[int] | None = None,
 ) -> Iterator[Float[Tensor, "batch at out"]]:
     """The logits ``[batch, positions, tokens]`` of each path, in the order given.
 
-    Paths in depth-first order share prefixes: each costs one head and the unembedding.
+    Paths in depth-first order share prefixes: each costs one component and the unembedding.
     """
     readout = Readout.of(model, positions, tokens)
     stack = PrefixStack(model)
-    for source, heads in paths:
-        yield readout.logits(stack.stream(source, heads), model)
+    for source, components in paths:
+        yield readout.logits(stack.output(source, components), model)
 
 
-def order_streams(model: FrozenModel) -> Iterator[list[Stream]]:
-    """Before block 0, 1, … and before the unembedding: the sum of all paths of each order.
+def order_streams(model: FrozenModel) -> Iterator[Float[Tensor, "order batch pos d_model"]]:
+    """Before block 0, 1, … and behind the last: the sum of all paths of each order.
 
-    Each item is a list of ``[batch, pos, d_model]``, one for order 0, 1, …
+    Each item is ``[order, batch, pos, d_model]``; the orders grow by one with each block that has
+    heads. Constants inside heads have order 1, all other sources order 0.
     """
-    streams = [model.written(0)]
+    streams = model.written(0)[None]
     yield streams
-    for layer, block in enumerate(model.blocks):
-        grown = [*streams, torch.zeros_like(streams[0])]
-        for index in range(block.heads):
-            for order, stream in enumerate(streams):
-                grown[order + 1] = grown[order + 1] + block.head(index, stream)
-            if block.b_V is not None:
-                grown[1] = grown[1] + block.value_bias(index)
-        grown[0] = grown[0] + model.written(layer + 1)
+    for number, block in enumerate(model.blocks):
+        grown, heads = block.skip.apply(streams), block.attention
+        if block.mlp is not None and block.mlp.size:
+            grown = grown + block.mlp.written(block.mlp.moved(streams))
+        grown = grown.clone() if grown is streams else grown
+        grown[0] += model.written(number + 1)
+        constant = None if block.mlp is None else block.mlp.constant()
+        if block.mlp is not None and constant is not None:
+            grown[0] += block.mlp.written(constant)
+        if heads is not None and heads.size:
+            grown = torch.cat([grown, torch.zeros_like(grown[:1])])
+            moved = heads.moved(streams)
+            constant = heads.constant()
+            if constant is not None:
+                moved[0] += constant
+            grown[1:] += heads.written(moved)
         streams = grown
         yield streams
+
+
+def order_outputs(model: FrozenModel) -> Float[Tensor, "order batch pos d_model"]:
+    """What the unembedding reads of all paths of each order, without ``b_U``."""
+    *_, streams = order_streams(model)
+    outputs, joined = model.read(streams), model.unembedded()
+    if joined is not None:
+        outputs = torch.cat([(outputs[0] + model.direction(joined))[None], outputs[1:]])
+    return outputs

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from otimes.numeric.extended import Extended
 from otimes.numeric.frozen import FrozenModel, Stream
-from otimes.numeric.paths import Heads, PrefixStack, Readout, order_streams
+from otimes.numeric.paths import (
+    Components,
+    PrefixStack,
+    Readout,
+    boundary_of,
+    order_outputs,
+    order_streams,
+)
 from otimes.numeric.rounding import Trace
 
 
@@ -42,37 +49,48 @@ class _Adder:
         self.magnitude = self.magnitude + part.double().abs()
 
 
-def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Heads]]) -> PathTrace:
+def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Components]]) -> PathTrace:
     """Evaluate each path by itself, in the model's dtype, and add them all up."""
-    depth = len(model.blocks)
-    like = model.written(0)
-    ending = [_Adder(like) for _ in range(depth + 1)]  # by the first block that can read the path
-    parts: list[list[Stream]] = [[] for _ in range(depth + 1)]
+    like = model.zeros()
+    ending: list[list[Stream]] = [[] for _ in range(model.depth + 1)]
+    last = _Adder(like)  # what no block reads need not be kept
     logits = Extended.of(like.new_zeros(model.batch, model.length, model.W_U.shape[1]).double())
     stack, readout, count = PrefixStack(model), Readout.of(model, None, None), 0
-    for source, heads in paths:
+    for source, components in paths:
         count += 1
-        stream = stack.stream(source, heads)
-        logits = logits + readout.logits(stream, model)
-        if stream is not None:
-            entry = heads[-1][0] + 1 if heads else model.sources[source].entry
-            ending[entry].add(stream)
-            if entry < depth:
-                parts[entry].append(stream)
-    streams, magnitudes, standing = [ending[0].total], [ending[0].magnitude], [tuple(parts[0])]
-    for entry in range(1, depth + 1):
-        streams.append(streams[-1] + ending[entry].total)
-        magnitudes.append(magnitudes[-1] + ending[entry].magnitude)
-        standing.append((*standing[-1], *parts[entry]))
+        stream = stack.stream(source, components)
+        logits = logits + readout.logits(stack.output(source, components), model)
+        if stream is not None and model.sources[source].joins == "stream":
+            boundary = boundary_of(model, source, components)
+            if boundary == model.depth:
+                last.add(stream)
+            else:
+                ending[boundary].append(stream)
+    standing = list[tuple[Stream, ...]]()
+    streams, magnitudes = list[Extended](), list[Tensor]()
+    adder = _Adder(like)
+    for boundary, ended in enumerate(ending):
+        if boundary and not model.blocks[boundary - 1].skip.is_identity:
+            passed = [model.blocks[boundary - 1].skip.apply(part) for part in standing[-1]]
+            adder = _Adder(like)
+            for part in passed:
+                adder.add(part)
+        else:
+            passed = list(standing[-1]) if boundary else []
+        for part in ended:
+            adder.add(part)
+        standing.append((*passed, *ended))
+        streams.append(adder.total)
+        magnitudes.append(adder.magnitude)
+    streams[-1], magnitudes[-1] = streams[-1] + last.total, magnitudes[-1] + last.magnitude
     trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, count)
-    return PathTrace(trace, tuple(standing[:depth]), count)
+    return PathTrace(trace, tuple(standing[:-1]), count)
 
 
 def order_trace(model: FrozenModel, count: int) -> PathTrace:
     """Add up all ``count`` paths grouped by order: one stream for each number of heads."""
     readout = Readout.of(model, None, None)
     streams, magnitudes, parts = list[Extended](), list[Tensor](), list[tuple[Stream, ...]]()
-    orders = list[Stream]()
     for orders in order_streams(model):
         adder = _Adder(orders[0])
         for stream in orders:
@@ -80,10 +98,11 @@ def order_trace(model: FrozenModel, count: int) -> PathTrace:
         streams.append(adder.total)
         magnitudes.append(adder.magnitude)
         parts.append(tuple(orders))
-    logits = Extended.of(readout.logits(orders[0], model))
-    for stream in orders[1:]:
-        logits = logits + readout.logits(stream, model)
+    outputs = order_outputs(model)
+    logits = Extended.of(readout.logits(outputs[0], model))
+    for output in outputs[1:]:
+        logits = logits + readout.logits(output, model)
     if model.b_U is not None:
         logits = logits + readout.logits(None, model)
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, len(orders) + 1)
+    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, len(outputs) + 1)
     return PathTrace(trace, tuple(parts[:-1]), count, by_order=True)

@@ -13,10 +13,10 @@ from otimes.algebra import PathTerm
 from otimes.bridge import Run, verify
 from otimes.errors import UnknownComponentError
 from otimes.numeric import paths as numeric_paths
-from otimes.numeric.frozen import FrozenBlock, Stream
+from otimes.numeric.frozen import FrozenHeads, Moved, Stream
 from otimes.numeric.paths import PrefixStack, Readout
 from tests.factory import make_checkpoint
-from tests.kit import patterns_of, reasons, run_of, with_block, with_frozen, with_model, with_source
+from tests.kit import patterns_of, reasons, run_of, with_frozen, with_heads, with_model, with_source
 from tests.oracles import rational
 from tests.oracles.paths import Path as OraclePath
 
@@ -135,17 +135,25 @@ def test_exact_gives_the_value_of_a_wrong_term(run: Run, tmp_path: Path, path: s
 
 
 @dataclass(frozen=True)
-class OneHeadWrong(FrozenBlock):
+class OneHeadWrong(FrozenHeads):
     """Its matrices are right, but one head multiplies by others."""
 
     wrong: int = 0
     how: str = "transposed"
 
-    def head(self, index: int, stream: Stream) -> Stream:
+    def component(self, index: int, stream: Stream) -> Stream:
         if index != self.wrong:
-            return super().head(index, stream)
-        kv = index // self.group
-        W_V = self.W_V[kv]
+            return super().component(index, stream)
+        return self._wrongly_moved(stream) @ self.W_O[index]
+
+    def moved(self, stream: Stream) -> Moved:
+        found = super().moved(stream)
+        found[..., self.wrong, :] = self._wrongly_moved(stream)
+        return found
+
+    def _wrongly_moved(self, stream: Stream) -> Stream:
+        kv = self.wrong // self.group
+        W_V, pattern = self.W_V[kv], self.pattern[:, self.wrong]
         if self.how == "transposed":
             W_V = W_V.T
         elif self.how == "neighbour":
@@ -154,8 +162,8 @@ class OneHeadWrong(FrozenBlock):
             W_V = W_V * (1 + 1e-9)
         else:
             assert self.how == "pattern transposed"
-            return self.pattern[:, index].mT @ stream @ W_V @ self.W_O[index]
-        return self.pattern[:, index] @ stream @ W_V @ self.W_O[index]
+            pattern = pattern.mT
+        return pattern @ stream @ W_V
 
     @staticmethod
     def of(how: str):
@@ -171,7 +179,7 @@ def square(tmp_path: Path) -> Run:
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("how", ["transposed", "neighbour", "scaled", "pattern transposed"])
 def test_a_head_of_the_engine(square: Run, layer: int, how: str) -> None:
-    broken = with_block(square, layer, OneHeadWrong.of(how))
+    broken = with_heads(square, layer, OneHeadWrong.of(how))
 
     found = reasons(broken)
     by_order = reasons(broken, enumeration_limit=0)
@@ -185,7 +193,7 @@ def test_a_head_of_the_engine(square: Run, layer: int, how: str) -> None:
 
 @pytest.mark.parametrize("name", ["W_V", "W_O"])
 def test_a_transposed_matrix_in_the_frozen_model(square: Run, name: str) -> None:
-    broken = with_block(square, 1, lambda b: replace(b, **{name: getattr(b, name).mT}))
+    broken = with_heads(square, 1, lambda b: replace(b, **{name: getattr(b, name).mT}))
 
     assert "block 1.attn: the model's output is not its input plus the components" in reasons(
         broken
@@ -262,21 +270,26 @@ def test_a_missed_source(run: Run, name: str, named: str) -> None:
 
 
 def test_a_missed_value_bias(run: Run) -> None:
-    broken = with_block(run, 1, lambda b: replace(b, b_V=torch.zeros_like(b.b_V)))
+    broken = with_heads(run, 1, lambda b: replace(b, b_V=torch.zeros_like(b.b_V)))
 
     assert "block 1.attn: the model's output is not its input" in reasons(broken)
 
 
 def test_a_value_bias_in_one_head_alone(run: Run) -> None:
     @dataclass(frozen=True)
-    class Shortcut(FrozenBlock):
+    class Shortcut(FrozenHeads):
         """Rows that do not sum to 1 make this wrong; here it is one head that has none."""
 
-        def value_bias(self, index: int) -> Stream:
-            found = super().value_bias(index)
+        def component_constant(self, index: int) -> Stream:
+            found = super().component_constant(index)
             return found * 0 if index == 3 else found
 
-    broken = with_block(run, 1, lambda b: Shortcut(b.pattern, b.W_V, b.W_O, b.b_V))
+        def constant(self) -> Moved:
+            found = super().constant()
+            found[..., 3, :] = 0
+            return found
+
+    broken = with_heads(run, 1, lambda b: Shortcut(b.pattern, b.W_V, b.W_O, b.b_V))
 
     assert "terms of 1.attn: they are not what their matrices give" in reasons(broken)
     assert "): bias[1.3] > 1.3\n" in reasons(broken) + "\n"
@@ -303,13 +316,13 @@ def test_weights_without_a_bias_that_the_symbols_have(
 
 @pytest.mark.parametrize("head", [0, 3])
 def test_a_pattern_that_is_not_the_recorded_one(run: Run, head: int) -> None:
-    def changed(block: FrozenBlock) -> FrozenBlock:
+    def changed(block: FrozenHeads) -> FrozenHeads:
         pattern = block.pattern.clone()
         pattern[0, head, 3, 1] += 1e-10
         return replace(block, pattern=pattern)
 
     assert "block 0.attn: the model's output is not its input plus the components at the " in (
-        reasons(with_block(run, 0, changed))
+        reasons(with_heads(run, 0, changed))
     )
 
 

@@ -196,9 +196,9 @@ def test_a_check_that_does_not_hold_exits_with_1(tmp_path: Path) -> None:
     # an engine whose heads write 0.1 % too much
     made = make_checkpoint(tmp_path, seed=1, n_layers=1, dtype="float32")
     script = (
-        "import sys, torch; from otimes.numeric.frozen import FrozenBlock; import otimes.cli\n"
-        "head = FrozenBlock.head\n"
-        "FrozenBlock.head = lambda self, index, stream: head(self, index, stream) * 1.001\n"
+        "import sys, torch; from otimes.numeric.frozen import FrozenHeads; import otimes.cli\n"
+        "head = FrozenHeads.component\n"
+        "FrozenHeads.component = lambda self, index, stream: head(self, index, stream) * 1.001\n"
         f"sys.argv = ['otimes', 'verify', {str(made.path)!r}, '--tokens', '1,2', '--json']\n"
         "otimes.cli.main()"
     )

@@ -18,7 +18,8 @@ from otimes.bridge import Run, load
 from otimes.bridge.binding import numbered
 from otimes.bridge.exact import exact_plan
 from otimes.errors import LimitError, UnsupportedError
-from otimes.numeric.modular import difference_modulo, exact_difference, plan, residues
+from otimes.numeric.modular import difference_modulo, exact_difference, plan
+from otimes.numeric.residues import residues
 from tests.factory import make_checkpoint
 from tests.kit import run_of
 from tests.oracles import paths as oracle

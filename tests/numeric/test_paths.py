@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from otimes.bridge import load
 from otimes.bridge.binding import numbered
-from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenSource
+from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenSource
 from otimes.numeric.paths import PrefixStack, Readout, order_streams, path_logits
 from tests.factory import make_checkpoint
 from tests.kit import close, patterns_of, run_of
@@ -26,9 +26,9 @@ def random(seed: int, *shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
 
 
-def block(bias: bool = True) -> FrozenBlock:
+def block(bias: bool = True) -> FrozenHeads:
     """4 query heads on 2 KV heads; batch 2, 3 positions, d_model 5, d_head 2; rows of any sum."""
-    return FrozenBlock(
+    return FrozenHeads(
         random(0, 2, 4, 3, 3),
         random(1, 2, 5, 2),
         random(2, 4, 2, 5),
@@ -40,7 +40,7 @@ def block(bias: bool = True) -> FrozenBlock:
 def test_a_head_is_a_kronecker_product(index: int) -> None:
     b, x = block(), random(4, 2, 3, 5)
 
-    found = b.head(index, x)
+    found = b.component(index, x)
 
     for row in range(2):
         W_OV = b.W_O[index].T @ b.W_V[index // 2].T  # column convention
@@ -54,7 +54,7 @@ def test_a_value_bias_goes_through_the_pattern(index: int) -> None:
     b = block()
     assert b.b_V is not None
 
-    found = b.value_bias(index)
+    found = b.component_constant(index)
 
     for row in range(2):
         sums = b.pattern[row, index].sum(-1)
@@ -63,19 +63,19 @@ def test_a_value_bias_goes_through_the_pattern(index: int) -> None:
 
 def test_a_block_without_value_bias_has_none() -> None:
     with pytest.raises(ValueError, match="this block has no value bias"):
-        block(bias=False).value_bias(0)
+        block(bias=False).component_constant(0)
 
 
 def test_what_is_written_before_each_block() -> None:
     token, bias = random(5, 2, 3, 5), random(6, 1, 1, 5)
     model = FrozenModel(
-        (block(), block()),
+        (FrozenBlock(block()), FrozenBlock(block())),
         (
-            FrozenSource(0, token),
-            FrozenSource(1, None, (0, 2)),
-            FrozenSource(1, bias),
-            FrozenSource(1, 2 * bias),
-            FrozenSource(2, None),
+            FrozenSource.of(0, token),
+            FrozenSource(1, component=(0, 2)),
+            FrozenSource.of(1, bias),
+            FrozenSource.of(1, 2 * bias),
+            FrozenSource(2, joins="logits"),
         ),
         random(7, 5, 6),
         random(8, 6),
@@ -87,7 +87,7 @@ def test_what_is_written_before_each_block() -> None:
     close(model.written(1), (3 * bias).expand(2, 3, 5))
     close(model.written(2), torch.zeros(2, 3, 5))
     assert model.start(4) is None
-    close(model.start(1), model.blocks[0].value_bias(2))
+    close(model.start(1), block().component_constant(2))
     assert model.dtype == torch.float64
 
 
@@ -148,9 +148,9 @@ def test_shared_prefixes_change_nothing(tmp_path: Path) -> None:
 def test_prefixes_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In depth-first order each path costs one head."""
     run, _ = run_of(tmp_path, n_layers=4, n_heads=2)
-    model, calls, right = run.frozen().model, [], FrozenBlock.head
+    model, calls, right = run.frozen().model, [], FrozenHeads.component
     monkeypatch.setattr(
-        FrozenBlock, "head", lambda self, i, x: (calls.append(i), right(self, i, x))[1]
+        FrozenHeads, "component", lambda self, i, x: (calls.append(i), right(self, i, x))[1]
     )
     terms = run.model.architecture.logits.expand()
 
@@ -163,7 +163,7 @@ def test_the_unembedding_bias_passes_through_no_head(tmp_path: Path) -> None:
     run, _ = run_of(tmp_path, biases=("b_U",))
     model = run.frozen().model
 
-    with pytest.raises(ValueError, match="the unembedding's bias passes through no head"):
+    with pytest.raises(ValueError, match="the unembedding's bias passes through no component"):
         PrefixStack(model).stream(1, ((0, 0),))
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from otimes.bridge import Run, load
 from otimes.bridge.binding import numbered
 from otimes.numeric.extended import Extended
-from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart
 from otimes.numeric.rounding import (
     Step,
     Trace,
@@ -34,7 +34,7 @@ from otimes.numeric.rounding import (
 from otimes.numeric.scores import score_bound, sum_of_terms
 from otimes.numeric.traces import enumerated_trace, order_trace
 from tests.factory import make_checkpoint
-from tests.kit import fractions, run_of
+from tests.kit import fractions, heads_of, run_of
 from tests.oracles import rational
 from tests.strategies import Case, cases
 
@@ -50,9 +50,9 @@ class Exact:
 
 
 def exact_block_of(model: FrozenModel, layer: int, x: np.ndarray) -> np.ndarray:
-    block = model.blocks[layer]
+    block = heads_of(model, layer)
     total = x
-    for index in range(block.heads):
+    for index in range(block.size):
         kv = index // block.group
         value = x @ fractions(block.W_V[kv])
         if block.b_V is not None:
@@ -64,8 +64,8 @@ def exact_block_of(model: FrozenModel, layer: int, x: np.ndarray) -> np.ndarray:
 
 
 def written(model: FrozenModel, entry: int) -> np.ndarray | Fraction:
-    parts = [fractions(source.stream) for source in model.sources
-             if source.entry == entry and source.stream is not None]  # fmt: skip
+    parts = [fractions(part.stream) for source in model.sources
+             if source.entry == entry for part in source.parts]  # fmt: skip
     return sum(parts, Fraction(0))
 
 
@@ -212,14 +212,15 @@ def test_bounds_fail_where_a_deviation_is_left_out(run: Run, dtype: torch.dtype)
 
 def test_magnitudes_are_the_absolute_network(run: Run) -> None:
     model, x = run.frozen().model, run.stream(1)
+    blocks = [heads_of(model, layer) for layer in range(model.depth)]
     absolute = replace(
         model,
         blocks=tuple(
-            replace(b, pattern=b.pattern.abs(), W_V=b.W_V.abs(), W_O=b.W_O.abs(),
-                    b_V=None if b.b_V is None else b.b_V.abs())
-            for b in model.blocks
+            FrozenBlock(replace(b, pattern=b.pattern.abs(), W_V=b.W_V.abs(), W_O=b.W_O.abs(),
+                                b_V=None if b.b_V is None else b.b_V.abs()))
+            for b in blocks
         ),
-        sources=tuple(replace(s, stream=None if s.stream is None else s.stream.abs())
+        sources=tuple(replace(s, parts=tuple(FrozenPart(p.stream.abs()) for p in s.parts))
                       for s in model.sources),
     )  # fmt: skip
 

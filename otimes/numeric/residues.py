@@ -1,0 +1,221 @@
+"""The frozen model in residues modulo a prime.
+
+Every float is a dyadic rational, so it has a residue modulo any odd prime, and so has the mean of
+``d_model`` numbers. Sums of products are float64 matrix products without rounding error, as long as
+the inner size times the prime squared is below 2^53; after each product the residues are reduced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from otimes.numeric.branches import Branch, FrozenHeads, FrozenNeurons, Moved
+from otimes.numeric.edges import FrozenEdge, Stream
+from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart
+
+
+def residues(value: Tensor, prime: int) -> Tensor:
+    """Each float64 number, a dyadic rational, modulo a prime; as float64 integers."""
+    if not value.numel():
+        return value
+    mantissa, exponent = torch.frexp(value)
+    integer = torch.remainder((mantissa * 2.0**53).long(), prime)
+    low, high = int(exponent.min()) - 53, int(exponent.max()) - 53
+    powers = torch.tensor([pow(2, e, prime) for e in range(low, high + 1)])
+    return torch.remainder(integer * powers[exponent.long() - 53 - low], prime).double()
+
+
+def residue_of(number: float, prime: int) -> int:
+    """One number modulo a prime."""
+    return int(residues(torch.tensor([number], dtype=torch.float64), prime))
+
+
+@dataclass(frozen=True)
+class ResidueEdge(FrozenEdge):
+    """An edge whose tensors are residues, and which reduces after each product."""
+
+    prime: int = 2
+
+    def apply(self, stream: Stream) -> Stream:
+        """``μ (D ⊗ Γ) x`` modulo the prime."""
+        if self.centred:
+            inverse = pow(stream.shape[-1], -1, self.prime)
+            total = torch.remainder(stream.sum(-1, keepdim=True), self.prime)
+            mean = torch.remainder(total * inverse, self.prime)
+            stream = torch.remainder(stream - mean, self.prime)
+        if self.scale is not None:
+            stream = torch.remainder(stream * self.scale[..., None], self.prime)
+        if self.gain is not None:
+            stream = torch.remainder(stream * self.gain, self.prime)
+        if self.multiplier != 1:
+            stream = torch.remainder(stream * self.multiplier, self.prime)
+        return stream
+
+
+@dataclass(frozen=True)
+class ResidueHeads(FrozenHeads):
+    """Heads in residues."""
+
+    prime: int = 2
+
+    def moved(self, stream: Stream) -> Moved:
+        """What every head moves, modulo the prime."""
+        value = torch.remainder(self.reads.apply(stream) @ self._values, self.prime)
+        return self._moved(value.reshape(*value.shape[:-1], *self.W_V.shape[::2]))
+
+    def constant(self) -> Moved | None:
+        """What every head moves of its constant, modulo the prime."""
+        value = self.value_constant()
+        if value is None:
+            return None
+        sums = torch.remainder(self.pattern.sum(-1).transpose(1, 2), self.prime)
+        return torch.remainder(
+            sums[..., None] * value.repeat_interleave(self.group, dim=0), self.prime
+        )
+
+    def value_constant(self) -> Float[Tensor, "kv_head d_head"] | None:
+        """``b_V + β W_V`` modulo the prime."""
+        value = super().value_constant()
+        return None if value is None else torch.remainder(value, self.prime)
+
+    def component(self, index: int, stream: Stream) -> Stream:
+        """What head ``index`` writes, modulo the prime."""
+        value = self.reads.apply(stream) @ self.W_V[index // self.group]
+        return self._write(index, torch.remainder(value, self.prime))
+
+    def written(self, moved: Moved) -> Stream:
+        """What all heads write, modulo the prime."""
+        return _written(self, moved, self.prime)
+
+    def _moved(self, value: Tensor) -> Moved:
+        return torch.remainder(self._mix(value), self.prime)
+
+    def _write(self, index: int, value: Tensor) -> Stream:
+        moved = torch.remainder(torch.matmul(self.pattern[:, index], value), self.prime)
+        return self.writes.apply(torch.remainder(moved @ self.W_O[index], self.prime))
+
+
+@dataclass(frozen=True)
+class ResidueNeurons(FrozenNeurons):
+    """Frozen neurons in residues."""
+
+    prime: int = 2
+
+    def moved(self, stream: Stream) -> Moved:
+        """What every neuron moves, modulo the prime."""
+        value = torch.remainder(self.reads.apply(stream) @ self.W_in, self.prime)
+        return torch.remainder(value * self.slope, self.prime)[..., None]
+
+    def constant(self) -> Moved | None:
+        """What every neuron moves of its constant, modulo the prime."""
+        value = self.value_constant()
+        return None if value is None else torch.remainder(self.slope * value, self.prime)[..., None]
+
+    def value_constant(self) -> Float[Tensor, " neuron"] | None:
+        """``b_in + β W_in`` modulo the prime."""
+        value = super().value_constant()
+        return None if value is None else torch.remainder(value, self.prime)
+
+    def component(self, index: int, stream: Stream) -> Stream:
+        """What neuron ``index`` writes, modulo the prime."""
+        value = self.reads.apply(stream) @ self.W_in[:, index]
+        return self._write(index, torch.remainder(value, self.prime))
+
+    def written(self, moved: Moved) -> Stream:
+        """What all neurons write, modulo the prime."""
+        return _written(self, moved, self.prime)
+
+    def _write(self, index: int, value: Tensor) -> Stream:
+        moved = torch.remainder(self.slope[..., index] * value, self.prime)
+        return self.writes.apply(torch.remainder(moved[..., None] * self.W_out[index], self.prime))
+
+
+def _written(branch: Branch, moved: Moved, prime: int) -> Stream:
+    flat = moved.reshape(*moved.shape[:-2], branch.size * branch.width)
+    out = branch.out.reshape(branch.size * branch.width, -1)
+    return branch.writes.apply(torch.remainder(flat @ out, prime))
+
+
+@dataclass(frozen=True)
+class ResidueModel(FrozenModel):
+    """A model in residues."""
+
+    prime: int = 2
+
+    def start(self, number: int) -> Stream | None:
+        """What a source writes, modulo the prime."""
+        found = super().start(number)
+        return None if found is None else torch.remainder(found, self.prime)
+
+    def written(self, entry: int) -> Stream:
+        """What sources add before a block, modulo the prime."""
+        return torch.remainder(super().written(entry), self.prime)
+
+    def forward(self) -> list[Stream]:
+        """The streams, modulo the prime."""
+        streams = [self.added(0)]
+        for number, block in enumerate(self.blocks):
+            after = block.apply(streams[-1]) + self.added(number + 1)
+            streams.append(torch.remainder(after, self.prime))
+        return streams
+
+    def _multiplied(self, value: Tensor) -> Tensor:
+        return torch.remainder(value * self.multiplier, self.prime)
+
+
+def residue_model(model: FrozenModel, prime: int) -> ResidueModel:
+    """The model with every number replaced by its residue."""
+
+    def of(value: Tensor) -> Tensor:
+        return residues(value.double(), prime)
+
+    def maybe(value: Tensor | None) -> Tensor | None:
+        return None if value is None else of(value)
+
+    def edge(found: FrozenEdge) -> ResidueEdge:
+        multiplier = float(residue_of(found.multiplier, prime))
+        return ResidueEdge(
+            maybe(found.scale), maybe(found.gain), found.centred, multiplier, maybe(found.bias),
+            prime=prime,
+        )  # fmt: skip
+
+    def heads(found: FrozenHeads) -> ResidueHeads:
+        return ResidueHeads(
+            of(found.pattern), of(found.W_V), of(found.W_O), maybe(found.b_V),
+            edge(found.reads), edge(found.writes), prime,
+        )  # fmt: skip
+
+    def neurons(found: FrozenNeurons) -> ResidueNeurons:
+        return ResidueNeurons(
+            of(found.slope), of(found.W_in), of(found.W_out), maybe(found.b_in),
+            edge(found.reads), edge(found.writes), prime,
+        )  # fmt: skip
+
+    return ResidueModel(
+        blocks=tuple(
+            FrozenBlock(
+                None if block.attention is None else heads(block.attention),
+                None if block.mlp is None else neurons(block.mlp),
+                edge(block.skip),
+            )
+            for block in model.blocks
+        ),
+        sources=tuple(
+            replace(
+                source,
+                parts=tuple(FrozenPart(of(p.stream), edge(p.edge)) for p in source.parts),
+            )
+            for source in model.sources
+        ),
+        W_U=of(model.W_U),
+        b_U=maybe(model.b_U),
+        batch=model.batch,
+        length=model.length,
+        final=edge(model.final),
+        multiplier=float(residue_of(model.multiplier, prime)),
+        prime=prime,
+    )
