@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import index
+from types import EllipsisType
 
 import torch
 from jaxtyping import Float, Int
@@ -16,8 +17,8 @@ from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
 from otimes.errors import InputError, LimitError
 from otimes.models.reference import Recording
-from otimes.numeric.paths import Readout, path_logits
-from otimes.numeric.states import sum_of_states
+from otimes.numeric.paths import Readout, order_outputs, path_logits
+from otimes.numeric.states import Ending, sum_of_states, sums_of_states
 
 MEMORY_BUDGET = 2 * 2**30
 """Bytes that one result may take."""
@@ -37,6 +38,7 @@ class Run:
         self.tokens: Int[Tensor, "batch pos"] = prompt.tokens
         self.mask = prompt.mask
         self._recordings: dict[torch.dtype, Recording] = {}
+        self._frozen: dict[torch.dtype, Frozen] = {}
         self.recording()
 
     @property
@@ -81,11 +83,11 @@ class Run:
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
         """The model as linear operators with this run's patterns held fixed."""
-        return freeze(self.model, self.tokens, self.positions, self.recording(dtype), dtype)
-
-    @cached_property
-    def _frozen(self) -> Frozen:
-        return self.frozen()
+        if dtype not in self._frozen:
+            self._frozen[dtype] = freeze(
+                self.model, self.tokens, self.positions, self.recording(dtype), dtype
+            )
+        return self._frozen[dtype]
 
     @cached_property
     def binding(self) -> Binding:
@@ -123,16 +125,101 @@ class Run:
             value = self.binding.evaluate(path)
             value = value if at is None else value[:, at]
             return value if out is None else value[..., out]
-        frozen = self._frozen.model
+        frozen = self.frozen().model
         ending = sum_of_states(frozen, state_tables(self.paths(path)))
+        return self._read_out(ending, Readout.of(frozen, at, out))
+
+    def by_order(
+        self,
+        positions: int | Sequence[int] | None = None,
+        tokens: int | Sequence[int] | None = None,
+    ) -> Float[Tensor, "order batch at out"]:
+        """The sums over all paths of each order, the number of their attention heads.
+
+        The orders add up to the logits. The arguments are those of :meth:`evaluate`; the cost is
+        about that of half as many frozen passes as there are orders.
+
+        Returns:
+            float64 ``[order, batch, positions, tokens]``, in logits; ``b_U`` has order 0.
+
+        Raises:
+            InputError: for positions or tokens out of range.
+            LimitError: if the result would be larger than the memory budget.
+        """
+        at, out = self._positions(positions), self._token_ids(tokens)
+        frozen = self.frozen().model
+        self._check_memory(at, out, 1 + sum(1 for block in frozen.blocks if block.heads))
         readout = Readout.of(frozen, at, out)
+        values = readout.logits(order_outputs(frozen), frozen)
+        if readout.b_U is not None:
+            values[0] += readout.b_U
+        return values
+
+    def partition(
+        self,
+        parts: Mapping[str, Path | EllipsisType],
+        positions: int | Sequence[int] | None = None,
+        tokens: int | Sequence[int] | None = None,
+    ) -> dict[str, Float[Tensor, "batch at out"]]:
+        """Split the logits among sets of paths that share none and leave none out.
+
+        Args:
+            parts: a name for each set: a path expression or a set of terms, as
+                :meth:`evaluate` takes them; one of them may be ``...``: all other paths.
+            positions: as :meth:`evaluate` takes them.
+            tokens: as :meth:`evaluate` takes them.
+
+        Returns:
+            For each name what its paths add, float64 ``[batch, positions, tokens]``: they add up
+            to the logits. All parts are summed in one pass.
+
+        Raises:
+            InputError: if two parts share a path, or if a path is in none and no part is ``...``;
+                it names one.
+            LimitError: if the result would be larger than the memory budget.
+        """
+        at, out = self._positions(positions), self._token_ids(tokens)
+        self._check_memory(at, out, len(parts))
+        sets = self._disjoint(parts)
+        frozen = self.frozen().model
+        endings = sums_of_states(frozen, [state_tables(paths) for paths in sets.values()])
+        readout = Readout.of(frozen, at, out)
+        values = [self._read_out(ending, readout) for ending in endings]
+        return dict(zip(sets, values, strict=True))
+
+    def _disjoint(self, parts: Mapping[str, Path | EllipsisType]) -> dict[str, PathSum]:
+        others = [name for name, path in parts.items() if path is ...]
+        if len(others) > 1:
+            raise InputError(f"only one part can be ...: {others[0]!r} and {others[1]!r} are")
+        sets = {name: self.paths(path) for name, path in parts.items() if path is not ...}
+        left = self.model.architecture.logits.expand()
+        for number, (name, paths) in enumerate(sets.items()):
+            for earlier, others_paths in list(sets.items())[:number]:
+                shared = (paths & others_paths).example
+                if shared is not None:
+                    raise InputError(
+                        f"the parts {earlier!r} and {name!r} share paths, such as {shared.path}"
+                    )
+            left = left - paths
+        missing = left.example
+        if others:
+            sets[others[0]] = left
+        elif missing is not None:
+            raise InputError(
+                f"the parts leave out {left.count:,} paths, such as {missing.path}; "
+                "name the others with a part that is ..."
+            )
+        return {name: sets[name] for name in parts}
+
+    def _read_out(self, ending: Ending, readout: Readout) -> Float[Tensor, "batch at out"]:
+        frozen = self.frozen().model
         if ending.output is not None:
             value = readout.logits(ending.output, frozen)
             return value + readout.b_U if ending.biased and readout.b_U is not None else value
         if ending.biased:
             return readout.logits(None, frozen).clone()
-        length = self.tokens.shape[1] if at is None else len(at)
-        return torch.zeros(len(self.tokens), length, readout.W_U.shape[1], dtype=torch.float64)
+        at = self.tokens.shape[1] if readout.positions is None else len(readout.positions)
+        return frozen.W_U.new_zeros(len(self.tokens), at, readout.W_U.shape[1])
 
     def terms(
         self,
@@ -147,7 +234,7 @@ class Run:
         at, out = self._positions(positions), self._token_ids(tokens)
         self._check_memory(at, out)
         found = self.paths(paths)
-        values = path_logits(self._frozen.model, map(numbered, found.depth_first()), at, out)
+        values = path_logits(self.frozen().model, map(numbered, found.depth_first()), at, out)
         return zip(found.depth_first(), values, strict=True)
 
     def paths(self, path: Path) -> PathSum:
@@ -175,10 +262,12 @@ class Run:
     def _token_ids(self, tokens: int | Sequence[int] | None) -> list[int] | None:
         return _indices(tokens, self.model.config.d_vocab, "token id", negative=False)
 
-    def _check_memory(self, positions: list[int] | None, tokens: list[int] | None) -> None:
+    def _check_memory(
+        self, positions: list[int] | None, tokens: list[int] | None, times: int = 1
+    ) -> None:
         at = self.tokens.shape[1] if positions is None else len(positions)
         out = self.model.config.d_vocab if tokens is None else len(tokens)
-        size = 8 * len(self.tokens) * at * out
+        size = 8 * len(self.tokens) * at * out * times
         if size > MEMORY_BUDGET:
             raise LimitError(
                 f"the result would take {size / 2**30:.1f} GiB, more than the budget of "

@@ -13,10 +13,12 @@ number of paths.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from otimes.numeric.frozen import Branch, FrozenModel, Stream
@@ -38,9 +40,9 @@ class StateTables:
     entry: tuple[int, ...]
     start: tuple[int, ...]
 
-    def states(self, block: int) -> int:
+    def states(self, boundary: int) -> int:
         """The number of states before a block, or at the output."""
-        return len(self.skip[block]) if block < len(self.skip) else 1
+        return len(self.skip[boundary]) if boundary < len(self.skip) else 1
 
 
 @dataclass(frozen=True)
@@ -58,66 +60,97 @@ class Ending:
 
 def sum_of_states(model: FrozenModel, tables: StateTables) -> Ending:
     """Add up all paths that an automaton accepts."""
+    return sums_of_states(model, [tables])[0]
+
+
+def sums_of_states(model: FrozenModel, parts: Sequence[StateTables]) -> list[Ending]:
+    """Add up the paths of each of several automata; the states of all go through in one batch."""
     states: Tensor | None = None
-    joined: Stream | None = None
-    biased = False
+    joined: list[Stream | None] = [None] * len(parts)
+    biased = [False] * len(parts)
     for boundary in range(model.depth + 1):
         if states is not None:
-            states = _through(model, tables, boundary - 1, states)
-        for number, (entry, state) in enumerate(zip(tables.entry, tables.start, strict=True)):
-            if entry != boundary or state < 0:
+            states = _through(model, parts, boundary - 1, states)
+        for number, source in enumerate(model.sources):
+            chosen = [
+                (part, offset + tables.start[number])
+                for part, (tables, offset) in enumerate(
+                    zip(parts, _offsets(parts, boundary), strict=True)
+                )
+                if tables.entry[number] == boundary and tables.start[number] >= 0
+            ]
+            if not chosen:
                 continue
-            joins = model.sources[number].joins
             stream = model.start(number)
-            if stream is None:
-                biased = True
-            elif joins == "unembed":
-                joined = stream if joined is None else joined + stream
-            else:
-                if states is None:
-                    states = _nothing(model, tables.states(boundary))
-                states[state] += stream
-    output = None if states is None else model.read(states[0])
+            if states is None:
+                states = _nothing(model, parts, boundary)
+            for part, state in chosen:
+                if stream is None:
+                    biased[part] = True
+                elif source.joins == "unembed":
+                    past = joined[part]
+                    joined[part] = stream if past is None else past + stream
+                else:
+                    states[state] += stream
+    return [
+        _ending(model, states, state, joined[part], biased[part])
+        for part, state in enumerate(_offsets(parts, model.depth))
+    ]
+
+
+def _ending(
+    model: FrozenModel, states: Tensor | None, state: int, joined: Stream | None, biased: bool
+) -> Ending:
+    output = None if states is None or state >= len(states) else model.read(states[state])
     if joined is not None:
         past = model.direction(joined)
         output = past if output is None else output + past
     return Ending(output, biased)
 
 
-def _nothing(model: FrozenModel, states: int) -> Tensor:
-    return model.zeros().new_zeros(states, model.batch, model.length, model.W_U.shape[0])
+def _offsets(parts: Sequence[StateTables], boundary: int) -> list[int]:
+    """Where the states of each automaton begin among the states of all."""
+    return list(accumulate((tables.states(boundary) for tables in parts[:-1]), initial=0))
 
 
-def _through(model: FrozenModel, tables: StateTables, number: int, states: Tensor) -> Tensor:
+def _nothing(model: FrozenModel, parts: Sequence[StateTables], boundary: int) -> Tensor:
+    count = sum(tables.states(boundary) for tables in parts)
+    return model.zeros().new_zeros(count, model.batch, model.length, model.W_U.shape[0])
+
+
+def _through(
+    model: FrozenModel, parts: Sequence[StateTables], number: int, states: Tensor
+) -> Tensor:
     """The streams ``[state, batch, pos, d_model]`` of all states behind a block."""
     block = model.blocks[number]
-    later = _nothing(model, tables.states(number + 1))
-    passing = [(s, t) for s, t in enumerate(tables.skip[number]) if t >= 0]
+    later = _nothing(model, parts, number + 1)
+    passing, targets = list[tuple[int, int]](), list[list[int]]()
+    before = 0
+    for tables, after in zip(parts, _offsets(parts, number + 1), strict=True):
+        for skip, move in zip(tables.skip[number], tables.move[number], strict=True):
+            if skip >= 0:
+                passing.append((before, after + skip))
+            reached = [move[kind] if kind >= 0 else -1 for kind in tables.member[number]]
+            targets.append([after + state if state >= 0 else -1 for state in reached])
+            before += 1
     if passing:
-        before, after = (
-            torch.tensor(part, device=states.device) for part in zip(*passing, strict=True)
-        )
-        later.index_add_(0, after, block.skip.apply(states[before]))
+        source, place = torch.tensor(passing, device=states.device).T
+        later.index_add_(0, place, block.skip.apply(states[source]))
+    target = torch.tensor(targets, device=states.device).reshape(before, block.components)
     offset = 0
     for branch in block.branches:
-        member = tables.member[number][offset : offset + branch.size]
+        _branch_through(branch, target[:, offset : offset + branch.size], states, later)
         offset += branch.size
-        _branch_through(branch, member, tables.move[number], states, later)
     return later
 
 
 def _branch_through(
     branch: Branch,
-    member: tuple[int, ...],
-    move: tuple[tuple[int, ...], ...],
+    target: Int[Tensor, "state component"],
     states: Float[Tensor, "state batch pos d_model"],
     later: Float[Tensor, "after batch pos d_model"],
 ) -> None:
     """Add to ``later`` what the components of a branch write, by the state that follows."""
-    target = torch.tensor(
-        [[row[k] if k >= 0 else -1 for k in member] for row in move],
-        device=states.device,
-    )
     moving = (target >= 0).any(1).nonzero().flatten()
     if not len(moving):
         return

@@ -13,23 +13,26 @@ from rich.text import Text
 from otimes.results import Certificate, Check, LogitShares
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table without lines; the columns named in ``right`` hold numbers."""
+    body = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(
+        body.add_column(
             column,
             justify="right" if column in right else "left",
             no_wrap=column in right,
             overflow="fold",
         )
-    return table
+    return body
 
 
-def _indented(body: Table | Text | Group) -> Padding:
+def indented(body: Table | Text | Group) -> Padding:
+    """Two columns in, with an empty line behind."""
     return Padding(body, (0, 0, 1, 2))
 
 
-def _heading(text: str) -> Text:
+def heading(text: str) -> Text:
+    """The title of a part of a report."""
     return Text(text, style="bold cyan")
 
 
@@ -44,13 +47,13 @@ def show_verification(
         shares: the terms of the predicted logit.
         pieces: the text of each token of the input.
     """
-    console.print(_heading("Input"))
+    console.print(heading("Input"))
     shown = Text()
     for number, piece in enumerate(pieces):
         shown.append(piece, style="reverse" if number % 2 else "")
-    console.print(_indented(shown))
+    console.print(indented(shown))
 
-    console.print(_heading(f"Terms of the logit of {shares.text!r}"))
+    console.print(heading(f"Terms of the logit of {shares.text!r}"))
     console.print(
         Text(
             f"  the model's prediction after the last token, with probability "
@@ -60,11 +63,11 @@ def show_verification(
         )
     )
     numbers = ("logit", "share", "above mean")
-    table = _table("path", "term", *numbers, right=numbers)
+    rows = table("path", "term", *numbers, right=numbers)
     for row in (*shares.shown, shares.rest, shares.total):
         share = f"{row.value / shares.total.value:.1%}" if shares.total.value else "-"
         last = row is shares.total
-        table.add_row(
+        rows.add_row(
             Text(row.path, style="bold" if last else ""),
             Text(row.term),
             f"{row.value:+.4f}",
@@ -72,10 +75,10 @@ def show_verification(
             f"{row.above_mean:+.4f}",
             end_section=row is shares.rest,
         )
-    console.print(_indented(table))
+    console.print(indented(rows))
 
-    console.print(_heading("Certificate"))
-    checks = _table("check", "largest error", "bound", right=("largest error", "bound"))
+    console.print(heading("Certificate"))
+    checks = table("check", "largest error", "bound", right=("largest error", "bound"))
     rows: list[tuple[str, Check]] = [
         *((f"model, {check.block}", check) for check in certificate.blocks),
         *((f"terms, {check.block}", check) for check in certificate.terms),
@@ -90,7 +93,7 @@ def show_verification(
             Text(f"{check.max_abs_error:.2e}", style=style),
             Text(f"{check.bound:.2e}", style=style),
         )
-    console.print(_indented(checks))
+    console.print(indented(checks))
     _show_facts(console, certificate)
     console.print(_verdict(certificate))
 
@@ -115,7 +118,7 @@ def _show_facts(console: Console, certificate: Certificate) -> None:
             f"rational arithmetic over {certificate.exact.tokens} tokens: difference "
             f"{certificate.exact.difference}",
         )
-    console.print(_indented(facts))
+    console.print(indented(facts))
 
 
 def _verdict(certificate: Certificate) -> Text:
@@ -139,15 +142,15 @@ def _verdict(certificate: Certificate) -> Text:
 def show_models(console: Console, cards: Sequence[dict[str, Any]]) -> None:
     """Print the report of ``otimes models``."""
     numbers = ("validation loss", "second copy")
-    table = _table("name", "what it is", *numbers, right=numbers)
+    rows = table("name", "what it is", *numbers, right=numbers)
     for card in cards:
-        table.add_row(
+        rows.add_row(
             Text(card["name"], style="bold"),
             Text(card["summary"]),
             f"{card['validation_loss']:.3f}",
             f"{card['second_copy_loss']:.3f}",
         )
-    console.print(table)
+    console.print(rows)
     console.print(
         Text(
             "Losses in nats per token: on held-out English, and on the second copy of repeated "
