@@ -13,6 +13,7 @@ component. Everything here is about a single sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -119,3 +120,36 @@ def check_single(model: FrozenModel) -> None:
     """Functionals are about one sequence: ``model.sequence(index)`` chooses it."""
     if model.batch != 1:
         raise ValueError(f"a scalar target is of one sequence, not of {model.batch}")
+
+
+def path_positions(
+    model: FrozenModel, target: Target, source: int, components: Sequence[tuple[int, int]]
+) -> Float[Tensor, " pos"]:
+    """The value of one path by the position that its source wrote at; they add up to it.
+
+    A constant inside a component begins at the positions that this component reads; what joins
+    behind the blocks counts at the target's position.
+    """
+    found, here = model.sources[source], torch.zeros(model.length, dtype=model.dtype)
+    here = here.to(model.W_U.device)
+    if found.joins == "logits":
+        here[target.position] = target.bias
+        return here
+    stream = model.start(source)
+    assert stream is not None
+    if found.joins == "unembed":
+        here[target.position] = stream[0, target.position] @ past_norm(model, target)
+        return here
+    functional = of_target(model, target)
+    for number, index in reversed(components[1 if found.component is not None else 0 :]):
+        rows, vectors = through_components(model, functional, number)
+        functional = Functionals(number, rows[:, index], vectors[:, index])
+    if found.component is None:
+        return through_skip(model, functional, found.entry).at_positions(stream[0])[0]
+    number, index = found.component
+    functional = through_skip(model, functional, number + 1)
+    branch, own = model.blocks[number].of(index)
+    rows = branch.rows(branch.writes.pattern_adjoint(functional.rows))[0, own]
+    constants = branch.value_constants()
+    assert constants is not None
+    return rows * (constants[own] @ branch.inner(functional.vectors)[0, own])

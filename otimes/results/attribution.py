@@ -13,6 +13,7 @@ from otimes.errors import InputError
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 FORMAT = "otimes.attribution"
 
@@ -209,6 +210,16 @@ class Attribution:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{path} is no saved attribution: {why}") from error
+
+    def plot(self) -> Figure:
+        """The rows as signed bars, with the remainder and the total, as a matplotlib figure.
+
+        Raises:
+            InputError: without matplotlib.
+        """
+        from otimes.view.plots import plot_attribution
+
+        return plot_attribution(self)
 
     @property
     def question(self) -> str:
