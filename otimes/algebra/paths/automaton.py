@@ -267,14 +267,19 @@ def build(
                 if target is not None:
                     later[target] = None
             if total + len(later) > MAX_STATES:
-                raise LimitError(
-                    f"{subject} needs more than {MAX_STATES:,} automaton states: "
-                    f"{total + len(later):,} by block {block + 1} of {grid.depth}",
-                    total + len(later),
-                    MAX_STATES,
-                )
+                raise too_large(subject, total + len(later), block + 1, grid.depth)
         steps.append(found)
     return _minimal(grid, starts, reached, steps, accepts)
+
+
+def too_large(subject: str, states: int, block: int, depth: int) -> LimitError:
+    """The error of an automaton, or of a search in two, that has too many states."""
+    return LimitError(
+        f"{subject} needs more than {MAX_STATES:,} automaton states: "
+        f"{states:,} by block {block} of {depth}",
+        states,
+        MAX_STATES,
+    )
 
 
 def _minimal(

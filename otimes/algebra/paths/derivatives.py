@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from otimes.algebra.paths.grid import bits
 from otimes.errors import LimitError
 
-LIMIT = 400_000
+LIMIT = 6_000_000
 """Parts of all expressions together that a single path expression may need."""
 UNBOUNDED = -1
 """The upper end of a repetition that no path of the model can exceed."""
@@ -46,9 +46,11 @@ class Expressions:
         """For each expression, whether it has the empty word."""
         self.last = list[int]()
         """For each expression, the last block before which it may still be begun."""
+        self._fewest = list[int]()  # how many components every word of it has at least
         self._matters = list[int]()  # the bits of signatures that make a difference
         self._derived = dict[tuple[int, int], int]()
         self._alternatives = dict[int, tuple[dict[int, list[int]], list[int]]]()
+        self._ends = dict[int, frozenset[int]]()
         self._work = 0
         self.nothing = self._store("nothing", (), nullable=False)
         self.empty = self._store("empty", (), nullable=True)
@@ -61,35 +63,66 @@ class Expressions:
             self._kinds.append(kind)
             self._parts.append(parts)
             self.nullable.append(nullable)
-            last, matters = self._horizon(kind, parts)
-            self.last.append(self.depth if nullable else last)
-            self._matters.append(matters)
+            fewest = 0 if nullable else self._fewest_of(kind, parts)
+            self._fewest.append(fewest)
+            self.last.append(self.depth if nullable else self._last_of(kind, parts))
+            self._matters.append(self._mask_of(kind, parts))
             self._spend(1 + len(parts))
         return found
 
-    def _horizon(self, kind: str, parts: tuple[int, ...]) -> tuple[int, int]:
-        """The last block before which a word can begin, and what of a signature matters."""
+    def _fewest_of(self, kind: str, parts: tuple[int, ...]) -> int:
+        """How many components a word of an expression has at least."""
+        match kind:
+            case "order":
+                return parts[0]
+            case "join":
+                return sum(self._fewest[part] for part in parts)
+            case "either":
+                return min(self._fewest[part] for part in parts)
+            case "both":
+                return max(self._fewest[part] for part in parts)
+            case "repeated":
+                return self._fewest[parts[0]] * parts[1]
+            case _:  # without the empty word there is one component at least
+                return 1
+
+    def _last_of(self, kind: str, parts: tuple[int, ...]) -> int:
+        """The last block before which a word of an expression can begin, -1 for none."""
         match kind:
             case "nothing":
-                return -1, 0
+                return -1
             case "atom":
-                return self._latest[parts[0]], 2 << parts[0]
-            case "order":
-                return self.depth - parts[0], 1
-            case "empty" | "anything":
-                return self.depth, 0
+                return self._latest[parts[0]]
+            case "join":
+                last = self.depth
+                for part in reversed(parts):
+                    last = min(self.last[part], last - self._fewest[part])
+                return last
+            case "either":  # it can wait for its last part
+                return max(self.last[part] for part in parts)
+            case "both":
+                return min(self.last[part] for part in parts)
             case "repeated":
-                return self.last[parts[0]], self._matters[parts[0]]
+                return self.last[parts[0]] - (parts[1] - 1) * self._fewest[parts[0]]
             case _:
-                pass
-        matters = 0
-        for part in parts:
-            matters |= self._matters[part]
-        if kind == "other":
-            return self.depth, matters
-        # a union can wait for its last part; all parts of the others are needed
-        lasts = [self.last[part] for part in parts]
-        return max(lasts) if kind == "either" else min(lasts), matters
+                return self.depth - self._fewest_of(kind, parts)
+
+    def _mask_of(self, kind: str, parts: tuple[int, ...]) -> int:
+        """The bits of a signature that make a difference."""
+        match kind:
+            case "nothing" | "empty" | "anything":
+                return 0
+            case "atom":
+                return 2 << parts[0]
+            case "order":
+                return 1
+            case "repeated":
+                return self._matters[parts[0]]
+            case _:
+                matters = 0
+                for part in parts:
+                    matters |= self._matters[part]
+                return matters
 
     def _spend(self, work: int) -> None:
         self._work += work
@@ -117,10 +150,16 @@ class Expressions:
             if part == self.nothing:
                 return self.nothing
             for piece in self._parts[part] if self._kinds[part] == "join" else (part,):
-                if piece != self.empty and not (
-                    flat and piece == flat[-1] == self.anything  # `.. > ..` is `..`
+                # `.. > x` and `x > ..` are `..` where x has the empty word, as `..` itself has
+                if self.nullable[piece] and (
+                    piece == self.empty or (flat and flat[-1] == self.anything)
                 ):
-                    flat.append(piece)
+                    continue
+                if piece == self.anything:
+                    while flat and self.nullable[flat[-1]]:
+                        flat.pop()
+                flat.append(piece)
+        self._spend(1 + len(flat))
         if len(flat) < 2:
             return flat[0] if flat else self.empty
         nullable = all(self.nullable[part] for part in flat)
@@ -132,26 +171,40 @@ class Expressions:
         flat.discard(self.nothing)
         if self.anything in flat:
             return self.anything
-        if len(flat) > 1:
-            flat = {part for part in flat if not self._is_within(part, flat)}
+        flat = self._widest(flat)
         if len(flat) < 2:
             return flat.pop() if flat else self.nothing
         nullable = any(self.nullable[part] for part in flat)
         return self._store("either", tuple(sorted(flat)), nullable=nullable)
 
-    def _is_within(self, part: int, others: set[int]) -> bool:
-        """Whether ``x > .. > y`` stands beside ``.. > y``, which has all its words.
+    def _widest(self, options: set[int]) -> set[int]:
+        """The options without those that end as one that begins with ``..`` goes on.
 
-        Without this a sequence with several ``..`` would keep a memory of all of them at once.
+        ``.. > y`` has all words of ``x > y``, whatever x is. Without this a sequence with several
+        ``..`` would keep a memory of all of them at once.
         """
-        if self._kinds[part] != "join":
-            return False
-        parts = self._parts[part]
-        return any(
-            piece == self.anything and self._ids.get(("join", parts[number:])) in others
-            for number, piece in enumerate(parts)
-            if number
-        )
+        endings = dict[int, int]()
+        for option in options:
+            parts = self._parts[option]
+            if self._kinds[option] == "join" and parts[0] == self.anything:
+                endings[self.join(parts[1:])] = option
+        if not endings:
+            return options
+        return {
+            option
+            for option in options
+            if endings.keys().isdisjoint(ends := self._endings(option))
+            or all(endings[end] == option for end in endings.keys() & ends)
+        }
+
+    def _endings(self, expression: int) -> frozenset[int]:
+        """The expression and, of a sequence, what is left after each of its first parts."""
+        found = self._ends.get(expression)
+        if found is None:
+            parts = self._parts[expression] if self._kinds[expression] == "join" else ()
+            rest = [self.join(parts[number:]) for number in range(1, len(parts))]
+            found = self._ends[expression] = frozenset((expression, *rest))
+        return found
 
     def both(self, parts: Iterable[int]) -> int:
         """The words that all parts have."""
@@ -167,7 +220,9 @@ class Expressions:
     def _flat(self, kind: str, parts: Iterable[int]) -> set[int]:
         flat = set[int]()
         for part in parts:
-            flat.update(self._parts[part] if self._kinds[part] == kind else (part,))
+            inner = self._parts[part] if self._kinds[part] == kind else (part,)
+            self._spend(len(inner))
+            flat.update(inner)
         return flat
 
     def other(self, part: int) -> int:
@@ -217,6 +272,16 @@ class Expressions:
             found = self._derived[asked] = self._derive(expression, signature)
             self._spend(1)
         return found
+
+    def possible(self, expression: int, block: int) -> int:
+        """The expression without alternatives that cannot be begun behind a block any more."""
+        if self.last[expression] <= block:
+            return self.nothing
+        if self._kinds[expression] != "either":
+            return expression
+        options = self._parts[expression]
+        left = [option for option in options if self.last[option] > block]
+        return expression if len(left) == len(options) else self.either(left)
 
     def _derive(self, expression: int, signature: int) -> int:
         parts = self._parts[expression]
