@@ -15,30 +15,41 @@ component does depends only on which patterns match it, its *signature* (:class:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from otimes.algebra.paths.grid import bits
 from otimes.errors import LimitError
 
-LIMIT = 6_000_000
-"""Parts of all expressions together that a single path expression may need."""
+LIMIT = 250_000
+"""Parts of expressions that may be gone through for a single path expression: about a second."""
 UNBOUNDED = -1
 """The upper end of a repetition that no path of the model can exceed."""
+
+
+_Lengths = tuple[int, int]
+"""How many components a run of any components has: the least and the most."""
+
+
+def _is_endless(item: int | _Lengths) -> bool:
+    return isinstance(item, tuple) and item[1] == UNBOUNDED
 
 
 class Expressions:
     """A store of expressions over the components of a model with ``depth`` blocks."""
 
-    def __init__(self, depth: int, latest: Sequence[int], subject: str) -> None:
+    def __init__(
+        self, depth: int, latest: Sequence[int], subject: str, universal: Container[int] = ()
+    ) -> None:
         """Prepare an empty store.
 
         Args:
             depth: the number of blocks.
             latest: for each pattern the last block with a component that it matches, or -1.
             subject: what an error names: the path expression that is compiled.
+            universal: the patterns that match every component.
         """
         self.depth, self.subject = depth, subject
-        self._latest = latest
+        self._latest, self._universal = latest, universal
         self._ids = dict[tuple[str, tuple[int, ...]], int]()
         self._kinds = list[str]()
         self._parts = list[tuple[int, ...]]()
@@ -55,6 +66,10 @@ class Expressions:
         self.nothing = self._store("nothing", (), nullable=False)
         self.empty = self._store("empty", (), nullable=True)
         self.anything = self._store("anything", (), nullable=True)
+        self.one = self._store("one", (), nullable=False)
+        """Any one component."""
+        self.some = self.join((self.one, self.anything))
+        """Any components, one at least."""
 
     def _store(self, kind: str, parts: tuple[int, ...], *, nullable: bool) -> int:
         found = self._ids.get((kind, parts))
@@ -67,7 +82,7 @@ class Expressions:
             self._fewest.append(fewest)
             self.last.append(self.depth if nullable else self._last_of(kind, parts))
             self._matters.append(self._mask_of(kind, parts))
-            self._spend(1 + len(parts))
+            self._spend(1 + len(parts) // 4)
         return found
 
     def _fewest_of(self, kind: str, parts: tuple[int, ...]) -> int:
@@ -110,7 +125,7 @@ class Expressions:
     def _mask_of(self, kind: str, parts: tuple[int, ...]) -> int:
         """The bits of a signature that make a difference."""
         match kind:
-            case "nothing" | "empty" | "anything":
+            case "nothing" | "empty" | "anything" | "one":
                 return 0
             case "atom":
                 return 2 << parts[0]
@@ -135,6 +150,8 @@ class Expressions:
 
     def atom(self, pattern: int) -> int:
         """One component that the pattern of this number matches."""
+        if pattern in self._universal:
+            return self.one
         return self._store("atom", (pattern,), nullable=False)
 
     def order(self, heads: int) -> int:
@@ -149,28 +166,78 @@ class Expressions:
         for part in parts:
             if part == self.nothing:
                 return self.nothing
-            for piece in self._parts[part] if self._kinds[part] == "join" else (part,):
-                # `.. > x` and `x > ..` are `..` where x has the empty word, as `..` itself has
-                if self.nullable[piece] and (
-                    piece == self.empty or (flat and flat[-1] == self.anything)
-                ):
-                    continue
-                if piece == self.anything:
-                    while flat and self.nullable[flat[-1]]:
-                        flat.pop()
-                flat.append(piece)
-        self._spend(1 + len(flat))
+            flat += self._parts[part] if self._kinds[part] == "join" else (part,)
+        self._spend(1 + len(flat) // 4)  # quicker than what is done to the parts of a union
+        if len(flat) > 1:
+            flat = self._gathered(flat)
+            if self.nothing in flat:  # more components than there are blocks
+                return self.nothing
         if len(flat) < 2:
             return flat[0] if flat else self.empty
         nullable = all(self.nullable[part] for part in flat)
-        return self._store("join", tuple(flat), nullable=nullable)
+        return self._possible(self._store("join", tuple(flat), nullable=nullable))
 
+    def _gathered(self, pieces: list[int]) -> list[int]:
+        """A sequence in which neighbours such as ``.. > *? > * > ..`` are one, ``* > ..``.
+
+        Beside ``..`` what has the empty word adds nothing: ``.. > x?`` and ``x? > ..`` are ``..``.
+        """
+        found = list[int | _Lengths]()
+        for piece in pieces:
+            run = self._lengths(piece)
+            if run is None:
+                if not (self.nullable[piece] and found and _is_endless(found[-1])):
+                    found.append(piece)
+                continue
+            while found and (
+                isinstance(found[-1], tuple) or (_is_endless(run) and self.nullable[found[-1]])
+            ):
+                before = found.pop()
+                if isinstance(before, tuple):
+                    run = self._together(before, run)
+            found.append(run)
+        return [part for item in found for part in self._written(item)]
+
+    def _together(self, one: _Lengths, two: _Lengths) -> _Lengths:
+        most = one[1] + two[1]
+        endless = UNBOUNDED in (one[1], two[1]) or most >= self.depth
+        return one[0] + two[0], UNBOUNDED if endless else most
+
+    def _written(self, item: int | _Lengths) -> tuple[int, ...]:
+        """A piece, or a run of any components as pieces: those that must be come first."""
+        if isinstance(item, int):
+            return (item,)
+        least, most = item
+        if most != UNBOUNDED:
+            run = self.repeated(self.one, least, most)
+            return () if run == self.empty else (run,)
+        return (self.repeated(self.one, least, least), self.anything)[not least :]
+
+    def _lengths(self, piece: int) -> _Lengths | None:
+        """How many components a piece has that takes any; None for other pieces."""
+        match self._kinds[piece]:
+            case "one":
+                return 1, 1
+            case "empty":
+                return 0, 0
+            case "anything":
+                return 0, UNBOUNDED
+            case "repeated" if self._parts[piece][0] == self.one:
+                return self._parts[piece][1], self._parts[piece][2]
+            case "either" if self._parts[piece] == (self.empty, self.one):
+                return 0, 1
+            case _:
+                return None
     def either(self, parts: Iterable[int]) -> int:
         """The words of any part."""
         flat = self._flat("either", parts)
         flat.discard(self.nothing)
-        if self.anything in flat:
-            return self.anything
+        bound = min((self._bound(part) for part in flat), default=self.depth + 1)
+        if bound <= self.depth:
+            # all words of a length have those that must be longer
+            flat = {part for part in flat if self._fewest[part] < bound or self._bound(part) == bound}
+            if bound == 0 or (bound == 1 and any(self.nullable[part] for part in flat)):
+                return self.anything
         flat = self._widest(flat)
         if len(flat) < 2:
             return flat.pop() if flat else self.nothing
@@ -209,13 +276,33 @@ class Expressions:
     def both(self, parts: Iterable[int]) -> int:
         """The words that all parts have."""
         flat = self._flat("both", parts)
-        flat.discard(self.anything)
         if self.nothing in flat:
             return self.nothing
+        # that words have a number of components at least is said once, and only where it is news
+        bounds = {part: bound for part in flat if (bound := self._bound(part)) <= self.depth}
+        if bounds:
+            flat -= bounds.keys()
+            longest = max(bounds, key=bounds.__getitem__)
+            if bounds[longest] > max((self._fewest[part] for part in flat), default=-1):
+                flat.add(longest)
         if len(flat) < 2:
             return flat.pop() if flat else self.anything
         nullable = all(self.nullable[part] for part in flat)
-        return self._store("both", tuple(sorted(flat)), nullable=nullable)
+        return self._possible(self._store("both", tuple(sorted(flat)), nullable=nullable))
+
+    def _bound(self, part: int) -> int:
+        """The n of ``*{n} > ..``, all words of n components and more; beyond depth for others."""
+        if part == self.anything:
+            return 0
+        parts = self._parts[part]
+        if self._kinds[part] == "join" and parts[1:] == (self.anything,):
+            run = self._lengths(parts[0])
+            if run is not None:
+                return run[0]
+        return self.depth + 1
+
+    def _possible(self, part: int) -> int:
+        return part if self.last[part] >= 0 else self.nothing
 
     def _flat(self, kind: str, parts: Iterable[int]) -> set[int]:
         flat = set[int]()
@@ -231,6 +318,8 @@ class Expressions:
             return self.anything
         if part == self.anything:
             return self.nothing
+        if part in (self.empty, self.some):
+            return self.some if part == self.empty else self.empty
         if self._kinds[part] == "other":
             return self._parts[part][0]
         return self._store("other", (part,), nullable=not self.nullable[part])
@@ -281,7 +370,8 @@ class Expressions:
             return expression
         options = self._parts[expression]
         left = [option for option in options if self.last[option] > block]
-        return expression if len(left) == len(options) else self.either(left)
+        # one by one, thousands of alternatives would be gone through for each block
+        return self.either(left) if len(left) <= len(options) / 2 else expression
 
     def _derive(self, expression: int, signature: int) -> int:
         parts = self._parts[expression]
@@ -290,6 +380,8 @@ class Expressions:
                 return self.empty if signature >> (parts[0] + 1) & 1 else self.nothing
             case "anything":
                 return self.anything
+            case "one":
+                return self.empty
             case "order":
                 if not signature & 1:  # a neuron
                     return expression

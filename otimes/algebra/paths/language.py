@@ -66,7 +66,7 @@ class PathLanguage:
         subject = f"the path expression '{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}'"
         grid = self.grid
         classes = Classes(grid, meaning.atoms)
-        store = Expressions(grid.depth, classes.latest, subject)
+        store = Expressions(grid.depth, classes.latest, subject, classes.universal)
         # many sources, but few names: sources with the same names begin alike
         of_names = dict[frozenset[Node], int]()
         starts = list[int | None]()

@@ -130,7 +130,7 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         rest = side.grid.everything[block]
         for mask, _ in own:
             rest &= ~mask
-        return [*own, (rest, DEAD)]
+        return [*own, (rest, DEAD)] if rest else [*own]
 
     def skip(side: Automaton, block: int, state: int) -> int:
         return side.boundaries[block][state].skip if state != DEAD else DEAD
@@ -139,10 +139,16 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         found = list[tuple[int, _Pair | None]]()
         of_right = moves(right, block, pair[1])
         for one_mask, one in moves(left, block, pair[0]):
+            rest = one_mask
             for two_mask, two in of_right:
-                mask, target = one_mask & two_mask, key(one, two)
-                if mask and target is not None:
-                    found.append((mask, target))
+                mask = rest & two_mask
+                if mask:
+                    target = key(one, two)
+                    if target is not None:
+                        found.append((mask, target))
+                    rest ^= mask
+                    if not rest:
+                        break
         return key(skip(left, block, pair[0]), skip(right, block, pair[1])), found
 
     starts = [key(one, two) for one, two in zip(left.starts, right.starts, strict=True)]
