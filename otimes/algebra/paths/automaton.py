@@ -34,7 +34,7 @@ Key = TypeVar("Key")
 """What stands for a state while an automaton is built."""
 Step = tuple[Key | None, list[tuple[int, Key | None]]]
 """Where passing a block by leads, and where its components lead, by disjoint masks."""
-MAX_STATES = 50_000
+MAX_STATES = 40_000
 """States that an automaton may have while it is built: about a second."""
 DEAD = -1
 """No state: nothing is accepted from here."""

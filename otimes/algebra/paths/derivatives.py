@@ -18,24 +18,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from otimes.algebra.paths.grid import bits
-from otimes.errors import LimitError
-
-LIMIT = 250_000
-"""Parts of expressions that may be gone through for a single path expression: about a second."""
-UNBOUNDED = -1
-"""The upper end of a repetition that no path of the model can exceed."""
+from otimes.algebra.paths.store import UNBOUNDED, Lengths, Store, is_endless
 
 
-_Lengths = tuple[int, int]
-"""How many components a run of any components has: the least and the most."""
-
-
-def _is_endless(item: int | _Lengths) -> bool:
-    return isinstance(item, tuple) and item[1] == UNBOUNDED
-
-
-class Expressions:
-    """A store of expressions over the components of a model with ``depth`` blocks."""
+class Expressions(Store):
+    """Expressions over the components of a model with ``depth`` blocks."""
 
     def __init__(
         self, depth: int, latest: Sequence[int], subject: str, universal: Container[int] = ()
@@ -48,105 +35,14 @@ class Expressions:
             subject: what an error names: the path expression that is compiled.
             universal: the patterns that match every component.
         """
-        self.depth, self.subject = depth, subject
-        self._latest, self._universal = latest, universal
-        self._ids = dict[tuple[str, tuple[int, ...]], int]()
-        self._kinds = list[str]()
-        self._parts = list[tuple[int, ...]]()
-        self.nullable = list[bool]()
-        """For each expression, whether it has the empty word."""
-        self.last = list[int]()
-        """For each expression, the last block before which it may still be begun."""
-        self._fewest = list[int]()  # how many components every word of it has at least
-        self._matters = list[int]()  # the bits of signatures that make a difference
+        super().__init__(depth, latest, subject)
+        self._universal = universal
         self._derived = dict[tuple[int, int], int]()
         self._alternatives = dict[int, tuple[dict[int, list[int]], list[int]]]()
+        self._joined = dict[tuple[int, ...], int]()
         self._ends = dict[int, frozenset[int]]()
-        self._work = 0
-        self.nothing = self._store("nothing", (), nullable=False)
-        self.empty = self._store("empty", (), nullable=True)
-        self.anything = self._store("anything", (), nullable=True)
-        self.one = self._store("one", (), nullable=False)
-        """Any one component."""
         self.some = self.join((self.one, self.anything))
         """Any components, one at least."""
-
-    def _store(self, kind: str, parts: tuple[int, ...], *, nullable: bool) -> int:
-        found = self._ids.get((kind, parts))
-        if found is None:
-            found = self._ids[kind, parts] = len(self._kinds)
-            self._kinds.append(kind)
-            self._parts.append(parts)
-            self.nullable.append(nullable)
-            fewest = 0 if nullable else self._fewest_of(kind, parts)
-            self._fewest.append(fewest)
-            self.last.append(self.depth if nullable else self._last_of(kind, parts))
-            self._matters.append(self._mask_of(kind, parts))
-            self._spend(1 + len(parts) // 4)
-        return found
-
-    def _fewest_of(self, kind: str, parts: tuple[int, ...]) -> int:
-        """How many components a word of an expression has at least."""
-        match kind:
-            case "order":
-                return parts[0]
-            case "join":
-                return sum(self._fewest[part] for part in parts)
-            case "either":
-                return min(self._fewest[part] for part in parts)
-            case "both":
-                return max(self._fewest[part] for part in parts)
-            case "repeated":
-                return self._fewest[parts[0]] * parts[1]
-            case _:  # without the empty word there is one component at least
-                return 1
-
-    def _last_of(self, kind: str, parts: tuple[int, ...]) -> int:
-        """The last block before which a word of an expression can begin, -1 for none."""
-        match kind:
-            case "nothing":
-                return -1
-            case "atom":
-                return self._latest[parts[0]]
-            case "join":
-                last = self.depth
-                for part in reversed(parts):
-                    last = min(self.last[part], last - self._fewest[part])
-                return last
-            case "either":  # it can wait for its last part
-                return max(self.last[part] for part in parts)
-            case "both":
-                return min(self.last[part] for part in parts)
-            case "repeated":
-                return self.last[parts[0]] - (parts[1] - 1) * self._fewest[parts[0]]
-            case _:
-                return self.depth - self._fewest_of(kind, parts)
-
-    def _mask_of(self, kind: str, parts: tuple[int, ...]) -> int:
-        """The bits of a signature that make a difference."""
-        match kind:
-            case "nothing" | "empty" | "anything" | "one":
-                return 0
-            case "atom":
-                return 2 << parts[0]
-            case "order":
-                return 1
-            case "repeated":
-                return self._matters[parts[0]]
-            case _:
-                matters = 0
-                for part in parts:
-                    matters |= self._matters[part]
-                return matters
-
-    def _spend(self, work: int) -> None:
-        self._work += work
-        if self._work > LIMIT:
-            raise LimitError(
-                f"{self.subject} grows beyond {LIMIT:,} parts when it is compiled",
-                self._work,
-                LIMIT,
-            )
 
     def atom(self, pattern: int) -> int:
         """One component that the pattern of this number matches."""
@@ -167,11 +63,17 @@ class Expressions:
             if part == self.nothing:
                 return self.nothing
             flat += self._parts[part] if self._kinds[part] == "join" else (part,)
-        self._spend(1 + len(flat) // 4)  # quicker than what is done to the parts of a union
-        if len(flat) > 1:
-            flat = self._gathered(flat)
-            if self.nothing in flat:  # more components than there are blocks
-                return self.nothing
+        asked = tuple(flat)
+        found = self._joined.get(asked)
+        if found is None:
+            found = self._joined[asked] = self._join(flat)
+        return found
+
+    def _join(self, pieces: list[int]) -> int:
+        self._spend(1 + len(pieces) // 4)  # quicker than what is done to the parts of a union
+        flat = self._gathered(pieces) if len(pieces) > 1 else pieces
+        if self.nothing in flat:  # more components than there are blocks
+            return self.nothing
         if len(flat) < 2:
             return flat[0] if flat else self.empty
         nullable = all(self.nullable[part] for part in flat)
@@ -182,15 +84,15 @@ class Expressions:
 
         Beside ``..`` what has the empty word adds nothing: ``.. > x?`` and ``x? > ..`` are ``..``.
         """
-        found = list[int | _Lengths]()
+        found = list[int | Lengths]()
         for piece in pieces:
-            run = self._lengths(piece)
+            run = self._runs[piece]
             if run is None:
-                if not (self.nullable[piece] and found and _is_endless(found[-1])):
+                if not (self.nullable[piece] and found and is_endless(found[-1])):
                     found.append(piece)
                 continue
             while found and (
-                isinstance(found[-1], tuple) or (_is_endless(run) and self.nullable[found[-1]])
+                isinstance(found[-1], tuple) or (is_endless(run) and self.nullable[found[-1]])
             ):
                 before = found.pop()
                 if isinstance(before, tuple):
@@ -198,12 +100,12 @@ class Expressions:
             found.append(run)
         return [part for item in found for part in self._written(item)]
 
-    def _together(self, one: _Lengths, two: _Lengths) -> _Lengths:
+    def _together(self, one: Lengths, two: Lengths) -> Lengths:
         most = one[1] + two[1]
         endless = UNBOUNDED in (one[1], two[1]) or most >= self.depth
         return one[0] + two[0], UNBOUNDED if endless else most
 
-    def _written(self, item: int | _Lengths) -> tuple[int, ...]:
+    def _written(self, item: int | Lengths) -> tuple[int, ...]:
         """A piece, or a run of any components as pieces: those that must be come first."""
         if isinstance(item, int):
             return (item,)
@@ -213,21 +115,6 @@ class Expressions:
             return () if run == self.empty else (run,)
         return (self.repeated(self.one, least, least), self.anything)[not least :]
 
-    def _lengths(self, piece: int) -> _Lengths | None:
-        """How many components a piece has that takes any; None for other pieces."""
-        match self._kinds[piece]:
-            case "one":
-                return 1, 1
-            case "empty":
-                return 0, 0
-            case "anything":
-                return 0, UNBOUNDED
-            case "repeated" if self._parts[piece][0] == self.one:
-                return self._parts[piece][1], self._parts[piece][2]
-            case "either" if self._parts[piece] == (self.empty, self.one):
-                return 0, 1
-            case _:
-                return None
     def either(self, parts: Iterable[int]) -> int:
         """The words of any part."""
         flat = self._flat("either", parts)
@@ -235,7 +122,9 @@ class Expressions:
         bound = min((self._bound(part) for part in flat), default=self.depth + 1)
         if bound <= self.depth:
             # all words of a length have those that must be longer
-            flat = {part for part in flat if self._fewest[part] < bound or self._bound(part) == bound}
+            flat = {
+                part for part in flat if self._fewest[part] < bound or self._bound(part) == bound
+            }
             if bound == 0 or (bound == 1 and any(self.nullable[part] for part in flat)):
                 return self.anything
         flat = self._widest(flat)
@@ -296,7 +185,7 @@ class Expressions:
             return 0
         parts = self._parts[part]
         if self._kinds[part] == "join" and parts[1:] == (self.anything,):
-            run = self._lengths(parts[0])
+            run = self._runs[parts[0]]
             if run is not None:
                 return run[0]
         return self.depth + 1
@@ -364,10 +253,10 @@ class Expressions:
 
     def possible(self, expression: int, block: int) -> int:
         """The expression without alternatives that cannot be begun behind a block any more."""
+        if self._soonest[expression] > block:
+            return expression
         if self.last[expression] <= block:
             return self.nothing
-        if self._kinds[expression] != "either":
-            return expression
         options = self._parts[expression]
         left = [option for option in options if self.last[option] > block]
         # one by one, thousands of alternatives would be gone through for each block

@@ -97,9 +97,9 @@ class PathLanguage:
         def step(block: int, left: int) -> Step[int]:
             found = list[tuple[int, int | None]]()
             for mask, after in moves(block, left):
-                after = store.possible(after, block)
-                if after != store.nothing:
-                    found.append((mask, after))
+                later = store.possible(after, block)
+                if later != store.nothing:
+                    found.append((mask, later))
             rest = store.possible(left, block)
             return None if rest == store.nothing else rest, found
 

@@ -91,13 +91,14 @@ def _next_pairs(left: Automaton, right: Automaton, block: int, pair: _Pair) -> s
     one, two = left.boundaries[block][pair[0]], right.boundaries[block][pair[1]]
     found = {(one.skip, two.skip)} if one.skip != DEAD else set[_Pair]()
     for mask, target in one.moves:
+        rest = mask
         for other, partner in two.moves:
-            if mask & other:
+            if rest & other:
                 found.add((target, partner))
-                mask &= ~other
-                if not mask:
+                rest &= ~other
+                if not rest:
                     break
-        if mask:
+        if rest:
             found.add((target, DEAD))
     return found
 
