@@ -102,8 +102,10 @@ class Scores:
     def derive(self) -> Derivation:
         """The derivation of the sum over pairs from the streams, step by step, without the scale.
 
+        With rotary positions it is that of the part of one frequency, in closed form.
+
         Raises:
-            UnsupportedError: where there are sources beside the tokens, or rotary positions.
+            UnsupportedError: where positions add a matrix of their own (ALiBi, T5).
             LimitError: if there are too many pairs to write out.
         """
         from otimes.algebra.scores.deriving import derive_scores
