@@ -39,7 +39,12 @@ _SHAPES: Final = {"source": "ellipse", "output": "ellipse", "stream": "plaintext
 
 
 def to_graphml(graph: nx.MultiDiGraph[str]) -> str:
-    """GraphML; ``networkx.parse_graphml(text, force_multigraph=True)`` reads the same graph."""
+    """GraphML, which ``networkx.read_graphml`` reads as the same graph, keyed edges included.
+
+    The format does not say that a graph may have several edges between two nodes: networkx answers
+    with a multigraph where it finds some, as between a source and any head. For a model without
+    heads it takes ``force_multigraph=True``, which ``from_graphml`` always passes.
+    """
     import networkx as nx
 
     return "\n".join(nx.generate_graphml(_visible_graph(graph)))

@@ -13,7 +13,7 @@ import click
 
 from otimes.cli.options import architecture_of, json_option, print_json, symbolic_options
 from otimes.cli.scores import head_of, is_scores
-from otimes.errors import InputError, UnsupportedError
+from otimes.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from otimes.algebra import Architecture, Derivation
@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 @click.option(
     "--target", default="logits", show_default=True, help="logits, or a head's scores: scores:1.4."
 )
-@click.option("--path", help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'.")
-@click.option("--order", type=click.IntRange(min=0), help="Only paths with so many heads.")
+@click.option(
+    "--path",
+    help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'; for scores, on both sides.",
+)
+@click.option(
+    "--order",
+    type=click.IntRange(min=0),
+    help="Only paths with so many heads; for scores, on both sides together.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -61,23 +68,27 @@ def derive(
     otimes derive --layers 2 --heads 2
     otimes derive --layers 2 --heads 12 --path "0.7 > 1.4"
     otimes derive --layers 2 --heads 1 --target scores:1.0 --latex
+    otimes derive --layers 1 --heads 1 --positions rotary --biases b_Q --target scores:0.0
     """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
     if path is None and order is None:
         derivation = derivation_of(architecture, target, limit)
+    elif is_scores(target):
+        derivation = chosen_pairs(architecture, target, path, order, limit)
     elif target == "logits":
         derivation = chosen_paths(architecture, path, order, limit)
     else:
-        raise InputError("--path and --order choose paths of the logits; leave --target out")
-    held = derivation.check()
+        raise unknown_target(target)
+    held, notes = derivation.check(), notes_on(architecture, target)
     if as_json:
-        print_json({"target": target, **derivation.to_json()})
+        print_json({"target": target, **derivation.to_json(), "notes": notes})
     elif latex:
         click.echo(derivation.latex)
     elif markdown:
         click.echo(derivation.markdown)
     else:
-        click.echo(f"{derivation}\n\n{held}, checked exactly on explicit matrices")
+        said = "".join(f"\nnote: {note}" for note in notes)
+        click.echo(f"{derivation}\n\n{held}, checked exactly on explicit matrices{said}")
     if not held.holds:
         sys.exit(1)
 
@@ -92,6 +103,22 @@ def chosen_paths(
     paths = paths if path is None else paths.where(path)
     paths = paths if order is None else paths.order(order)
     return derive_paths(paths, MAX_TERMS if limit is None else limit)
+
+
+def chosen_pairs(
+    architecture: Architecture, target: str, path: str | None, order: int | None, limit: int | None
+) -> Derivation:
+    """The derivation of some pairs of paths, from products of what they go through."""
+    from otimes.algebra.scores.deriving import MAX_PAIRS, derive_pairs
+
+    pairs = architecture.scores(head_of(target)).expand().where(path, path)
+    pairs = pairs if order is None else pairs.order(order)
+    return derive_pairs(pairs, MAX_PAIRS if limit is None else limit)
+
+
+def unknown_target(target: str) -> UnsupportedError:
+    """The error of a target that there is not."""
+    return UnsupportedError(f"cannot derive {target!r}: the target is 'logits' or 'scores:1.4'")
 
 
 def derivation_of(
@@ -110,5 +137,12 @@ def derivation_of(
         scores = architecture.scores(head_of(target))
         return derive_scores(scores, MAX_PAIRS if limit is None else limit)
     if target != "logits":
-        raise UnsupportedError(f"cannot derive {target!r}: the target is 'logits' or 'scores:1.4'")
+        raise unknown_target(target)
     return derive_logits(architecture, MAX_TERMS if limit is None else limit)
+
+
+def notes_on(architecture: Architecture, target: str) -> list[str]:
+    """What the expressions of a derivation leave unsaid."""
+    from otimes.algebra.scores.deriving import notes
+
+    return notes(architecture.scores(head_of(target))) if is_scores(target) else []

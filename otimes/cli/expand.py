@@ -31,11 +31,16 @@ _FACTORED_HEADS = 12
 @click.option(
     "--target", default="logits", show_default=True, help="logits, or a head's scores: scores:1.4."
 )
-@click.option("--path", help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'.")
+@click.option(
+    "--path",
+    help="Only paths that match, such as '0.7 > 1.4' or '0.7 > ..'; for scores, on both sides.",
+)
 @click.option("--query", help="For scores: only query paths that match.")
 @click.option("--key", help="For scores: only key paths that match.")
 @click.option(
-    "--order", type=click.IntRange(min=0), help="Only terms with exactly this many heads."
+    "--order",
+    type=click.IntRange(min=0),
+    help="Only terms with exactly this many heads; for scores, on both sides together.",
 )
 @click.option("--count", "only_count", is_flag=True, help="Only how many terms there are.")
 @click.option(
@@ -63,19 +68,22 @@ def expand(
 ) -> None:
     """Expand the logits, or the attention scores of a head, term by term.
 
+    A score term has a path on the query side and one on the key side: --path is what both must
+    match, --query and --key what one of them must match besides.
+
     \b
     otimes expand --layers 2 --heads 2
     otimes expand --layers 2 --heads 12 --path "0.7 > 1.4"
     otimes expand --layers 2 --heads 12 --target scores:1.4 --limit 20
+    otimes expand --layers 3 --heads 4 --target scores:2.0 --path ".. > 1.*" --key "0.3 > .."
     otimes expand --layers 100 --heads 100 --count
     """  # noqa: D301 - click reads the escape
     architecture = architecture_of(layers, heads, positions, biases, model)
     if is_scores(target):
-        if path is not None:
-            raise InputError("scores have two sides: use --query and --key instead of --path")
         expand_scores(
             architecture,
             target,
+            path=path,
             query=query,
             key=key,
             order=order,

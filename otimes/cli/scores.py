@@ -27,6 +27,7 @@ def expand_scores(
     architecture: Architecture,
     target: str,
     *,
+    path: str | None = None,
     query: str | None = None,
     key: str | None = None,
     kinds: Sequence[str] = (),
@@ -41,8 +42,9 @@ def expand_scores(
     Args:
         architecture: the model.
         target: ``scores:1.4``.
-        query: a path expression for the query side.
-        key: a path expression for the key side.
+        path: a path expression for both sides.
+        query: one for the query side besides.
+        key: one for the key side besides.
         kinds: any of ``direct``, ``q``, ``k``, ``qk``, ``position``; none for all.
         order: the number of heads on both sides together.
         only_count: whether to say how many terms there are and nothing else.
@@ -54,7 +56,7 @@ def expand_scores(
         OtimesError: for heads, paths and numbers that cannot be used.
     """
     scores = architecture.scores(head_of(target))
-    pairs = scores.expand().where(query, key)
+    pairs = scores.expand().where(path, path).where(query, key)
     if kinds:
         pairs = pairs.kind(*kinds)
     if order is not None:

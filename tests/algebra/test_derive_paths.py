@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from otimes.algebra import Architecture, Sum, equivalent
 from otimes.algebra.paper import derive_paths
 from otimes.cli.derive import derive
-from otimes.errors import InputError, LimitError, UnsupportedError
+from otimes.errors import LimitError, UnsupportedError
 
 
 def test_a_virtual_head_from_two_heads() -> None:
@@ -50,6 +50,11 @@ def test_the_command_takes_path_and_order() -> None:
     assert done.exit_code == 0
     assert all(step["checked"] for step in found["steps"])
     assert found["steps"][-1]["after"].count("A[0.1]") == 4
-    arguments = ["--layers", "2", "--heads", "1", "--path", "0.0", "--target", "scores:1.0"]
-    with pytest.raises(InputError, match="leave --target out"):
-        CliRunner().invoke(derive, arguments, catch_exceptions=False)
+    arguments = ["--layers", "2", "--heads", "2", "--path", "..", "--target", "scores:1.0"]
+    done = CliRunner().invoke(derive, [*arguments, "--order", "2", "--json"])
+    found = json.loads(done.stdout)
+    assert all(step["checked"] for step in found["steps"])
+    assert found["steps"][-1]["after"].count("W_QK[1.0]") == 4
+    assert found["notes"] == ["all of it is multiplied by the scale 1/√d_head"]
+    with pytest.raises(UnsupportedError, match="cannot derive 'loss'"):
+        CliRunner().invoke(derive, [*arguments[:-1], "loss"], catch_exceptions=False)

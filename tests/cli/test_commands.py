@@ -138,7 +138,7 @@ def test_the_architecture_of_a_model(checkpoint: Path) -> None:
         ("--layers 2 --heads 2 --limit -1", "Invalid value for '--limit': -1 is not in the range"),
         ("--layers 2 --heads 2 --target loss", "cannot expand 'loss'"),
         ("--layers 2 --heads 2 --target scores:9.0", "no head 9.0"),
-        ("--layers 2 --heads 2 --target scores:1.0 --path 0.0", "use --query and --key"),
+        ("--layers 2 --heads 2 --target scores:1.0 --path 1.0", "1.0 is on no path to head 1.0"),
         ("--layers 2 --heads 2 --query 0.0", "--query and --key are for scores"),
         ("--layers 2 --heads 2 --biases b_X", "unknown bias 'b_X'"),
         ("--layers 2 --heads 2 --positions abc", "unknown positions 'abc'"),

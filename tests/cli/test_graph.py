@@ -24,7 +24,7 @@ def test_graphml_and_json_read_back() -> None:
     expected = Architecture(2, (2, 3), biases=True).graph()
     model = ("--layers", "2", "--heads", "2,3", "--biases", "all")
 
-    graphml = nx.parse_graphml(run(*model).stdout, force_multigraph=True)
+    graphml = nx.parse_graphml(run(*model).stdout)
     data = json.loads(run(*model, "--format", "json").stdout)
 
     assert list(graphml.edges(keys=True, data=True)) == list(expected.edges(keys=True, data=True))

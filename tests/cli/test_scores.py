@@ -9,7 +9,7 @@ import pytest
 
 from otimes.algebra import Architecture
 from otimes.cli.scores import expand_scores, is_scores
-from otimes.errors import LimitError, UnsupportedError
+from otimes.errors import LimitError, NotationError, UnsupportedError
 
 
 def printed(capsys: pytest.CaptureFixture[str], arch: Architecture, **options: Any) -> str:
@@ -55,6 +55,36 @@ def test_selection_count_and_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(t["query_path"], t["key_path"]) for t in keys["terms"]] == [("direct", "0.7 > 1.4")]
     with pytest.raises(LimitError, match="more than the limit of 10,000"):
         printed(capsys, deep, target="scores:50.1")
+
+
+def test_a_path_expression_is_for_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    arch = Architecture(3, 2)
+
+    def pairs(**options: Any) -> set[tuple[str, str]]:
+        text = printed(capsys, arch, target="scores:2.0", as_json=True, **options)
+        return {(term["query_path"], term["key_path"]) for term in json.loads(text)["terms"]}
+
+    ends = {"1.0", "1.1", *(f"0.{g} > 1.{h}" for g in range(2) for h in range(2))}
+    assert pairs(path=".. > 1.*") == {(q, k) for q in ends for k in ends}
+    assert pairs(path=".. > 1.*", key="0.1 > ..") == {
+        (q, k) for q in ends for k in ("0.1 > 1.0", "0.1 > 1.1")
+    }
+    assert pairs(path=".. > 1.*", query="order=2", key="1.1") == {
+        (q, "1.1") for q in ends if ">" in q
+    }
+    assert pairs(path=".. > 1.*", query="direct") == set()
+    assert pairs(path=".. > 1.*", order=2) == {
+        (q, k) for q in ("1.0", "1.1") for k in ("1.0", "1.1")
+    }
+    assert pairs(path="direct") == {("direct", "direct")}
+
+
+def test_a_source_of_one_side_is_chosen_on_that_side(capsys: pytest.CaptureFixture[str]) -> None:
+    arch = Architecture(2, 2, biases={"b_Q[1]"})
+
+    assert printed(capsys, arch, query="bias[1.1.q]", only_count=True) == "3\n"
+    with pytest.raises(NotationError, match=r"no source 'bias\[1\.1\.q\]'"):
+        printed(capsys, arch, path="bias[1.1.q]", only_count=True)
 
 
 def test_the_listing_names_paths_and_what_positions_add(capsys: pytest.CaptureFixture[str]) -> None:

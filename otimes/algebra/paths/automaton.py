@@ -34,8 +34,8 @@ Key = TypeVar("Key")
 """What stands for a state while an automaton is built."""
 Step = tuple[Key | None, list[tuple[int, Key | None]]]
 """Where passing a block by leads, and where its components lead, by disjoint masks."""
-MAX_STATES = 100_000
-"""States that an automaton may have while it is built."""
+MAX_STATES = 40_000
+"""States that an automaton may have while it is built: about a second."""
 DEAD = -1
 """No state: nothing is accepted from here."""
 
@@ -267,14 +267,19 @@ def build(
                 if target is not None:
                     later[target] = None
             if total + len(later) > MAX_STATES:
-                raise LimitError(
-                    f"{subject} needs more than {MAX_STATES:,} automaton states: "
-                    f"{total + len(later):,} by block {block + 1} of {grid.depth}",
-                    total + len(later),
-                    MAX_STATES,
-                )
+                raise too_large(subject, total + len(later), block + 1, grid.depth)
         steps.append(found)
     return _minimal(grid, starts, reached, steps, accepts)
+
+
+def too_large(subject: str, states: int, block: int, depth: int) -> LimitError:
+    """The error of an automaton, or of a search in two, that has too many states."""
+    return LimitError(
+        f"{subject} needs more than {MAX_STATES:,} automaton states: "
+        f"{states:,} by block {block} of {depth}",
+        states,
+        MAX_STATES,
+    )
 
 
 def _minimal(

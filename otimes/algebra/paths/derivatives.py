@@ -15,93 +15,39 @@ component does depends only on which patterns match it, its *signature* (:class:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from otimes.algebra.paths.grid import bits
-from otimes.errors import LimitError
-
-LIMIT = 400_000
-"""Parts of all expressions together that a single path expression may need."""
-UNBOUNDED = -1
-"""The upper end of a repetition that no path of the model can exceed."""
+from otimes.algebra.paths.store import UNBOUNDED, Lengths, Store, is_endless
 
 
-class Expressions:
-    """A store of expressions over the components of a model with ``depth`` blocks."""
+class Expressions(Store):
+    """Expressions over the components of a model with ``depth`` blocks."""
 
-    def __init__(self, depth: int, latest: Sequence[int], subject: str) -> None:
+    def __init__(
+        self, depth: int, latest: Sequence[int], subject: str, universal: Container[int] = ()
+    ) -> None:
         """Prepare an empty store.
 
         Args:
             depth: the number of blocks.
             latest: for each pattern the last block with a component that it matches, or -1.
             subject: what an error names: the path expression that is compiled.
+            universal: the patterns that match every component.
         """
-        self.depth, self.subject = depth, subject
-        self._latest = latest
-        self._ids = dict[tuple[str, tuple[int, ...]], int]()
-        self._kinds = list[str]()
-        self._parts = list[tuple[int, ...]]()
-        self.nullable = list[bool]()
-        """For each expression, whether it has the empty word."""
-        self.last = list[int]()
-        """For each expression, the last block before which it may still be begun."""
-        self._matters = list[int]()  # the bits of signatures that make a difference
+        super().__init__(depth, latest, subject)
+        self._universal = universal
         self._derived = dict[tuple[int, int], int]()
         self._alternatives = dict[int, tuple[dict[int, list[int]], list[int]]]()
-        self._work = 0
-        self.nothing = self._store("nothing", (), nullable=False)
-        self.empty = self._store("empty", (), nullable=True)
-        self.anything = self._store("anything", (), nullable=True)
-
-    def _store(self, kind: str, parts: tuple[int, ...], *, nullable: bool) -> int:
-        found = self._ids.get((kind, parts))
-        if found is None:
-            found = self._ids[kind, parts] = len(self._kinds)
-            self._kinds.append(kind)
-            self._parts.append(parts)
-            self.nullable.append(nullable)
-            last, matters = self._horizon(kind, parts)
-            self.last.append(self.depth if nullable else last)
-            self._matters.append(matters)
-            self._spend(1 + len(parts))
-        return found
-
-    def _horizon(self, kind: str, parts: tuple[int, ...]) -> tuple[int, int]:
-        """The last block before which a word can begin, and what of a signature matters."""
-        match kind:
-            case "nothing":
-                return -1, 0
-            case "atom":
-                return self._latest[parts[0]], 2 << parts[0]
-            case "order":
-                return self.depth - parts[0], 1
-            case "empty" | "anything":
-                return self.depth, 0
-            case "repeated":
-                return self.last[parts[0]], self._matters[parts[0]]
-            case _:
-                pass
-        matters = 0
-        for part in parts:
-            matters |= self._matters[part]
-        if kind == "other":
-            return self.depth, matters
-        # a union can wait for its last part; all parts of the others are needed
-        lasts = [self.last[part] for part in parts]
-        return max(lasts) if kind == "either" else min(lasts), matters
-
-    def _spend(self, work: int) -> None:
-        self._work += work
-        if self._work > LIMIT:
-            raise LimitError(
-                f"{self.subject} grows beyond {LIMIT:,} parts when it is compiled",
-                self._work,
-                LIMIT,
-            )
+        self._joined = dict[tuple[int, ...], int]()
+        self._ends = dict[int, frozenset[int]]()
+        self.some = self.join((self.one, self.anything))
+        """Any components, one at least."""
 
     def atom(self, pattern: int) -> int:
         """One component that the pattern of this number matches."""
+        if pattern in self._universal:
+            return self.one
         return self._store("atom", (pattern,), nullable=False)
 
     def order(self, heads: int) -> int:
@@ -116,58 +62,143 @@ class Expressions:
         for part in parts:
             if part == self.nothing:
                 return self.nothing
-            for piece in self._parts[part] if self._kinds[part] == "join" else (part,):
-                if piece != self.empty and not (
-                    flat and piece == flat[-1] == self.anything  # `.. > ..` is `..`
-                ):
-                    flat.append(piece)
+            flat += self._parts[part] if self._kinds[part] == "join" else (part,)
+        asked = tuple(flat)
+        found = self._joined.get(asked)
+        if found is None:
+            found = self._joined[asked] = self._join(flat)
+        return found
+
+    def _join(self, pieces: list[int]) -> int:
+        self._spend(1 + len(pieces) // 4)  # quicker than what is done to the parts of a union
+        flat = self._gathered(pieces) if len(pieces) > 1 else pieces
+        if self.nothing in flat:  # more components than there are blocks
+            return self.nothing
         if len(flat) < 2:
             return flat[0] if flat else self.empty
         nullable = all(self.nullable[part] for part in flat)
-        return self._store("join", tuple(flat), nullable=nullable)
+        return self._possible(self._store("join", tuple(flat), nullable=nullable))
+
+    def _gathered(self, pieces: list[int]) -> list[int]:
+        """A sequence in which neighbours such as ``.. > *? > * > ..`` are one, ``* > ..``.
+
+        Beside ``..`` what has the empty word adds nothing: ``.. > x?`` and ``x? > ..`` are ``..``.
+        """
+        found = list[int | Lengths]()
+        for piece in pieces:
+            run = self._runs[piece]
+            if run is None:
+                if not (self.nullable[piece] and found and is_endless(found[-1])):
+                    found.append(piece)
+                continue
+            while found and (
+                isinstance(found[-1], tuple) or (is_endless(run) and self.nullable[found[-1]])
+            ):
+                before = found.pop()
+                if isinstance(before, tuple):
+                    run = self._together(before, run)
+            found.append(run)
+        return [part for item in found for part in self._written(item)]
+
+    def _together(self, one: Lengths, two: Lengths) -> Lengths:
+        most = one[1] + two[1]
+        endless = UNBOUNDED in (one[1], two[1]) or most >= self.depth
+        return one[0] + two[0], UNBOUNDED if endless else most
+
+    def _written(self, item: int | Lengths) -> tuple[int, ...]:
+        """A piece, or a run of any components as pieces: those that must be come first."""
+        if isinstance(item, int):
+            return (item,)
+        least, most = item
+        if most != UNBOUNDED:
+            run = self.repeated(self.one, least, most)
+            return () if run == self.empty else (run,)
+        return (self.repeated(self.one, least, least), self.anything)[not least :]
 
     def either(self, parts: Iterable[int]) -> int:
         """The words of any part."""
         flat = self._flat("either", parts)
         flat.discard(self.nothing)
-        if self.anything in flat:
-            return self.anything
-        if len(flat) > 1:
-            flat = {part for part in flat if not self._is_within(part, flat)}
+        bound = min((self._bound(part) for part in flat), default=self.depth + 1)
+        if bound <= self.depth:
+            # all words of a length have those that must be longer
+            flat = {
+                part for part in flat if self._fewest[part] < bound or self._bound(part) == bound
+            }
+            if bound == 0 or (bound == 1 and any(self.nullable[part] for part in flat)):
+                return self.anything
+        flat = self._widest(flat)
         if len(flat) < 2:
             return flat.pop() if flat else self.nothing
         nullable = any(self.nullable[part] for part in flat)
         return self._store("either", tuple(sorted(flat)), nullable=nullable)
 
-    def _is_within(self, part: int, others: set[int]) -> bool:
-        """Whether ``x > .. > y`` stands beside ``.. > y``, which has all its words.
+    def _widest(self, options: set[int]) -> set[int]:
+        """The options without those that end as one that begins with ``..`` goes on.
 
-        Without this a sequence with several ``..`` would keep a memory of all of them at once.
+        ``.. > y`` has all words of ``x > y``, whatever x is. Without this a sequence with several
+        ``..`` would keep a memory of all of them at once.
         """
-        if self._kinds[part] != "join":
-            return False
-        parts = self._parts[part]
-        return any(
-            piece == self.anything and self._ids.get(("join", parts[number:])) in others
-            for number, piece in enumerate(parts)
-            if number
-        )
+        endings = dict[int, int]()
+        for option in options:
+            parts = self._parts[option]
+            if self._kinds[option] == "join" and parts[0] == self.anything:
+                endings[self.join(parts[1:])] = option
+        if not endings:
+            return options
+        return {
+            option
+            for option in options
+            if endings.keys().isdisjoint(ends := self._endings(option))
+            or all(endings[end] == option for end in endings.keys() & ends)
+        }
+
+    def _endings(self, expression: int) -> frozenset[int]:
+        """The expression and, of a sequence, what is left after each of its first parts."""
+        found = self._ends.get(expression)
+        if found is None:
+            parts = self._parts[expression] if self._kinds[expression] == "join" else ()
+            rest = [self.join(parts[number:]) for number in range(1, len(parts))]
+            found = self._ends[expression] = frozenset((expression, *rest))
+        return found
 
     def both(self, parts: Iterable[int]) -> int:
         """The words that all parts have."""
         flat = self._flat("both", parts)
-        flat.discard(self.anything)
         if self.nothing in flat:
             return self.nothing
+        # that words have a number of components at least is said once, and only where it is news
+        bounds = {part: bound for part in flat if (bound := self._bound(part)) <= self.depth}
+        if bounds:
+            flat -= bounds.keys()
+            longest = max(bounds, key=bounds.__getitem__)
+            if bounds[longest] > max((self._fewest[part] for part in flat), default=-1):
+                flat.add(longest)
         if len(flat) < 2:
             return flat.pop() if flat else self.anything
         nullable = all(self.nullable[part] for part in flat)
-        return self._store("both", tuple(sorted(flat)), nullable=nullable)
+        return self._possible(self._store("both", tuple(sorted(flat)), nullable=nullable))
+
+    def _bound(self, part: int) -> int:
+        """The n of ``*{n} > ..``, all words of n components and more; beyond depth for others."""
+        if part == self.anything:
+            return 0
+        parts = self._parts[part]
+        if self._kinds[part] == "join" and parts[1:] == (self.anything,):
+            run = self._runs[parts[0]]
+            if run is not None:
+                return run[0]
+        return self.depth + 1
+
+    def _possible(self, part: int) -> int:
+        return part if self.last[part] >= 0 else self.nothing
 
     def _flat(self, kind: str, parts: Iterable[int]) -> set[int]:
         flat = set[int]()
         for part in parts:
-            flat.update(self._parts[part] if self._kinds[part] == kind else (part,))
+            inner = self._parts[part] if self._kinds[part] == kind else (part,)
+            self._spend(len(inner))
+            flat.update(inner)
         return flat
 
     def other(self, part: int) -> int:
@@ -176,6 +207,8 @@ class Expressions:
             return self.anything
         if part == self.anything:
             return self.nothing
+        if part in (self.empty, self.some):
+            return self.some if part == self.empty else self.empty
         if self._kinds[part] == "other":
             return self._parts[part][0]
         return self._store("other", (part,), nullable=not self.nullable[part])
@@ -218,6 +251,17 @@ class Expressions:
             self._spend(1)
         return found
 
+    def possible(self, expression: int, block: int) -> int:
+        """The expression without alternatives that cannot be begun behind a block any more."""
+        if self._soonest[expression] > block:
+            return expression
+        if self.last[expression] <= block:
+            return self.nothing
+        options = self._parts[expression]
+        left = [option for option in options if self.last[option] > block]
+        # one by one, thousands of alternatives would be gone through for each block
+        return self.either(left) if len(left) <= len(options) / 2 else expression
+
     def _derive(self, expression: int, signature: int) -> int:
         parts = self._parts[expression]
         match self._kinds[expression]:
@@ -225,6 +269,8 @@ class Expressions:
                 return self.empty if signature >> (parts[0] + 1) & 1 else self.nothing
             case "anything":
                 return self.anything
+            case "one":
+                return self.empty
             case "order":
                 if not signature & 1:  # a neuron
                     return expression

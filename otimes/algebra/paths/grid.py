@@ -108,6 +108,8 @@ class Classes:
             of_layer.setdefault(_ALL if layer is None else layer, []).append((number, pattern))
         self.of_block: list[list[tuple[int, int]]] = []
         """For each block, its classes as (signature, mask)."""
+        self.universal = {number for number, _ in of_layer.get(_ALL, ())}
+        """The patterns that match every component."""
         self.latest = [-1] * len(patterns)
         """For each pattern the last block with a component that it matches, or -1."""
         for block, shape in enumerate(grid.architecture.blocks):
@@ -115,6 +117,8 @@ class Classes:
             classes = [(1, heads), (0, everything & ~heads)]
             for number, pattern in (*of_layer.get(_ALL, ()), *of_layer.get(shape.layer, ())):
                 matched = grid.mask(pattern, block)
+                if matched != everything:
+                    self.universal.discard(number)
                 if not matched:
                     continue
                 self.latest[number] = block

@@ -66,7 +66,7 @@ class PathLanguage:
         subject = f"the path expression '{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}'"
         grid = self.grid
         classes = Classes(grid, meaning.atoms)
-        store = Expressions(grid.depth, classes.latest, subject)
+        store = Expressions(grid.depth, classes.latest, subject, classes.universal)
         # many sources, but few names: sources with the same names begin alike
         of_names = dict[frozenset[Node], int]()
         starts = list[int | None]()
@@ -78,13 +78,30 @@ class PathLanguage:
                 left = store.derivative(left, classes.signature(*grid.locate(source.component)))
             starts.append(None if left == store.nothing else left)
 
+        # blocks in which the same patterns match the same components lead to the same expressions
+        alike = dict[tuple[int, ...], int]()
+        numbers = [alike.setdefault(sum(block, ()), len(alike)) for block in classes.of_block]
+        known = dict[tuple[int, int], list[tuple[int, int]]]()
+
+        def moves(block: int, left: int) -> list[tuple[int, int]]:
+            asked = numbers[block], left
+            found = known.get(asked)
+            if found is None:
+                masks = dict[int, int]()
+                for signature, mask in classes.of_block[block]:
+                    after = store.derivative(left, signature)
+                    masks[after] = masks.get(after, 0) | mask
+                found = known[asked] = [(mask, after) for after, mask in masks.items()]
+            return found
+
         def step(block: int, left: int) -> Step[int]:
-            moves = list[tuple[int, int | None]]()
-            for signature, mask in classes.of_block[block]:
-                after = store.derivative(left, signature)
-                if store.last[after] > block:
-                    moves.append((mask, after))
-            return left if store.last[left] > block else None, moves
+            found = list[tuple[int, int | None]]()
+            for mask, after in moves(block, left):
+                later = store.possible(after, block)
+                if later != store.nothing:
+                    found.append((mask, later))
+            rest = store.possible(left, block)
+            return None if rest == store.nothing else rest, found
 
         return build(grid, starts, step, lambda left: store.nullable[left], subject)
 

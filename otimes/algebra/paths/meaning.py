@@ -143,7 +143,13 @@ class Meaning:
                 case syntax.Mlp(layer=layer):
                     self._check_layer(node, layer)
                     if arch.mlp != "frozen":
-                        why = "the MLPs of this model are " + ("sources" if arch.mlp else "absent")
+                        why = "the MLPs of this model are absent"
+                        if arch.mlp:
+                            why = (
+                                "the MLPs of this model are sources, and a set lists components; "
+                                f"the source is written {node}, in front of a path, and several "
+                                "are combined with '|'"
+                            )
                         raise self._unknown(f"no component {node}: {why}", node)
                 case _:
                     pass

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from otimes.algebra.paths.automaton import DEAD, Automaton, build
+from otimes.algebra.paths.automaton import DEAD, MAX_STATES, Automaton, build, too_large
 from otimes.errors import TypeMismatchError
 
 if TYPE_CHECKING:
@@ -42,12 +42,74 @@ def difference(left: Automaton, right: Automaton) -> Automaton:
 
 def is_contained(inner: Automaton, outer: Automaton) -> bool:
     """Whether the outer set has every path of the inner."""
-    return inner == outer or difference(inner, outer).is_empty
+    # every state leads to the output: where the inner has a state and the outer none, there is a
+    # path of the inner alone, so the search ends there
+    return inner == outer or not _meets(inner, outer, lambda _, pair: pair[1] == DEAD)
 
 
 def overlap(left: Automaton, right: Automaton) -> bool:
     """Whether some path is in both."""
-    return not intersection(left, right).is_empty
+    end = left.grid.depth
+    return _meets(left, right, lambda block, pair: block == end and pair[1] != DEAD)
+
+
+def _meets(left: Automaton, right: Automaton, found: Callable[[int, _Pair], bool]) -> bool:
+    """Whether a path of the left leads to a pair of states that is looked for.
+
+    Pairs are looked at deepest first and none is stored as a state, so an answer comes as soon as
+    there is one.
+    """
+    _check_model(left, right)
+    depth = left.grid.depth
+    waiting: list[list[_Pair]] = [[] for _ in range(depth + 1)]
+    seen: list[set[_Pair]] = [set() for _ in range(depth + 1)]
+    for entry, one, two in zip(left.grid.entries, left.starts, right.starts, strict=True):
+        if one != DEAD:
+            waiting[entry].append((one, two))
+    block, visited = depth, 0
+    while block >= 0:
+        if not waiting[block]:
+            block -= 1
+            continue
+        pair = waiting[block].pop()
+        if pair in seen[block]:
+            continue
+        if found(block, pair):
+            return True
+        seen[block].add(pair)
+        if block < depth and pair[1] != DEAD:
+            visited += 1
+            if visited > MAX_STATES:
+                raise too_large(_SUBJECT, visited, block, depth)
+            waiting[block + 1] += _next_pairs(left, right, block, pair) - seen[block + 1]
+            block += 1
+    return False
+
+
+def _next_pairs(left: Automaton, right: Automaton, block: int, pair: _Pair) -> set[_Pair]:
+    """The pairs after a block whose left is a state."""
+    one, two = left.boundaries[block][pair[0]], right.boundaries[block][pair[1]]
+    found = {(one.skip, two.skip)} if one.skip != DEAD else set[_Pair]()
+    for mask, target in one.moves:
+        rest = mask
+        for other, partner in two.moves:
+            if rest & other:
+                found.add((target, partner))
+                rest &= ~other
+                if not rest:
+                    break
+        if rest:
+            found.add((target, DEAD))
+    return found
+
+
+def _check_model(left: Automaton, right: Automaton) -> None:
+    if left.architecture != right.architecture:
+        raise TypeMismatchError(
+            f"sets of paths of two models: of {left.architecture!r} and of {right.architecture!r}",
+            left.architecture,
+            right.architecture,
+        )
 
 
 def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], bool]) -> Automaton:
@@ -55,12 +117,7 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
 
     ``wanted`` is false for what is in neither.
     """
-    if left.architecture != right.architecture:
-        raise TypeMismatchError(
-            f"sets of paths of two models: of {left.architecture!r} and of {right.architecture!r}",
-            left.architecture,
-            right.architecture,
-        )
+    _check_model(left, right)
     alone = wanted(True, False), wanted(False, True)
 
     def key(one: int, two: int) -> _Pair | None:
@@ -74,7 +131,7 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         rest = side.grid.everything[block]
         for mask, _ in own:
             rest &= ~mask
-        return [*own, (rest, DEAD)]
+        return [*own, (rest, DEAD)] if rest else [*own]
 
     def skip(side: Automaton, block: int, state: int) -> int:
         return side.boundaries[block][state].skip if state != DEAD else DEAD
@@ -83,10 +140,16 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         found = list[tuple[int, _Pair | None]]()
         of_right = moves(right, block, pair[1])
         for one_mask, one in moves(left, block, pair[0]):
+            rest = one_mask
             for two_mask, two in of_right:
-                mask, target = one_mask & two_mask, key(one, two)
-                if mask and target is not None:
-                    found.append((mask, target))
+                mask = rest & two_mask
+                if mask:
+                    target = key(one, two)
+                    if target is not None:
+                        found.append((mask, target))
+                    rest ^= mask
+                    if not rest:
+                        break
         return key(skip(left, block, pair[0]), skip(right, block, pair[1])), found
 
     starts = [key(one, two) for one, two in zip(left.starts, right.starts, strict=True)]

@@ -216,9 +216,13 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def one_of(members: tuple[Member, ...], *, excluded: bool, position: int = 0) -> Node:
-    """A set of components; a set of one is that component."""
+    """A set of components; a set of one is that component.
+
+    A set of all neurons of a layer stays one: ``mlp3`` alone may also name a source.
+    """
     unique = tuple(sorted(dict.fromkeys(members), key=_natural))
-    if len(unique) == 1 and not excluded:
+    is_layer = isinstance(unique[0], Mlp) and unique[0].neuron is None
+    if len(unique) == 1 and not excluded and not is_layer:
         return replace(unique[0], position=position)
     return OneOf(unique, excluded, position)
 

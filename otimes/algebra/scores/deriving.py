@@ -20,107 +20,186 @@ A[0.0]ᵀ ⊗ Id ⊗ W_Eᵀ W_OV[0.0]ᵀ W_QK[1.0] W_E
 A[0.0]ᵀ ⊗ A[0.0] ⊗ W_Eᵀ W_OV[0.0]ᵀ W_QK[1.0] W_OV[0.0] W_E
 >>> derivation.check().holds
 True
+
+Where there are more inputs than the tokens (positions, the ones that biases are multiples of), a
+stream acts on all of them stacked, and ``ι[n]ᵀ`` takes the n-th: the first is the tokens. With b_Q
+or b_K the start is ``qᵀ k``, the queries and keys themselves:
+
+>>> derivation = derive_scores(Architecture(layers=1, heads=1, biases={"b_Q"}).scores("0.0"))
+>>> print(derivation.start)
+q[0.0]ᵀ k[0.0]
+>>> for addend in derivation.end.args:
+...     print(addend)
+Id ⊗ Id ⊗ ι[0] W_Eᵀ W_QK[0.0] W_E ι[0]ᵀ
+Id ⊗ Id ⊗ ι[1] b_Q[0.0]ᵀ W_K[0.0] W_E ι[0]ᵀ
+
+With rotary positions it is the part of one frequency, ``f``, in closed form
+(:mod:`otimes.algebra.scores.rotary`); the scores are the sum of these parts over all frequencies,
+and of the same with ``cos = 1, sin = 0`` for coordinates that do not turn.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from otimes.algebra.counts import large
 from otimes.algebra.derivations import Derivation
-from otimes.algebra.expressions import Expr, Factor, Id, Product, Transpose, tensor
-from otimes.algebra.kinds import operator
-from otimes.algebra.layout import EMPTY, Word, product, total
+from otimes.algebra.expressions import Expr, Id, Product, Scaled, Sum, Transpose, tensor
+from otimes.algebra.layout import total
 from otimes.algebra.rules import (
     Distribute,
     DropIdentity,
     Flatten,
+    FoldQK,
     MixedProduct,
     Substitute,
     TransposeLinear,
     TransposeProduct,
     TransposeTensor,
 )
-from otimes.algebra.types import D_MODEL, POS, VOCAB
+from otimes.algebra.scores.rotary import cosine, plane, quarter_turn, sine
+from otimes.algebra.scores.stacked_streams import StackedStreams, inputs_of
+from otimes.algebra.scores.terms import ScoreTerm
+from otimes.algebra.vocabulary import head_name
 from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
-    from otimes.algebra.scores.expansion import Scores
-    from otimes.algebra.scores.sides import ReadStream
+    from otimes.algebra.scores.expansion import Scores, ScoreSum
 
 MAX_PAIRS: Final = 400
 """How many pairs of paths a derivation writes out."""
+FREQUENCY: Final = "f"
+"""The label of the one frequency whose part is derived with rotary positions."""
 
 
 def derive_scores(scores: Scores, limit: int = MAX_PAIRS) -> Derivation:
     """The scores of a head as a sum over pairs of paths, from the streams that it reads.
 
     Args:
-        scores: the unexpanded scores; the tokens are the only source.
-        limit: the number of pairs that may be written out.
+        scores: the unexpanded scores.
+        limit: the number of terms that may be written out; with rotary positions a pair is four.
 
     Raises:
-        UnsupportedError: where there are other sources, or positions act on scores.
-        LimitError: if there are more pairs; it says how many.
+        UnsupportedError: where positions add a matrix to the scores (ALiBi, T5).
+        LimitError: if there are more terms; it says how many.
     """
-    query, key = scores.query_stream, scores.key_stream
-    others = [s.name for side in (query, key) for s in side.sources if s.name != "embed"]
-    positions = scores.architecture.positions
-    if others or positions not in ("none", "learned", "shortformer"):
-        raise UnsupportedError(
-            "this derivation is written for scores whose one source is the tokens; here there are "
-            f"also {', '.join(dict.fromkeys(others)) or f'{positions} positions'}; expand "
-            "them instead, which has all terms"
+    sides, projected = _sides(scores)
+    _check(scores, scores.expand().count, limit)
+    (read_q, on_query), (read_k, on_key) = (side.read(projected=projected) for side in sides)
+    derivation = Derivation(_form(scores, read_q, read_k, projected), on_query | on_key)
+    for symbols in zip(on_query.items(), on_key.items(), strict=True):
+        derivation = derivation.everywhere(*[Substitute(x, meaning) for x, meaning in symbols])
+    return _worked_out(derivation)
+
+
+def derive_pairs(pairs: ScoreSum, limit: int = MAX_PAIRS) -> Derivation:
+    """Chosen pairs of paths, each a product of what they go through, as terms.
+
+    ``((Id ⊗ Id ⊗ W_E))ᵀ (Id ⊗ Id ⊗ W_QK) (Id ⊗ A ⊗ W_OV)(Id ⊗ Id ⊗ W_E)`` becomes one term.
+
+    Args:
+        pairs: a non-empty part of the expansion of scores.
+        limit: the number of terms that may be written out.
+
+    Raises:
+        UnsupportedError: for no pairs, and where positions add a matrix to the scores.
+        LimitError: if there are more terms; it says how many.
+    """
+    scores = pairs.scores
+    (on_query, on_key), projected = _sides(scores)
+    _check(scores, pairs.count, limit)
+    written = [
+        _form(
+            scores,
+            on_query.path(term.query, projected=projected),
+            on_key.path(term.key, projected=projected),
+            projected,
         )
-    count = scores.expand().count
+        for term in pairs
+        if isinstance(term, ScoreTerm)
+    ]
+    if not written:
+        raise UnsupportedError("there is nothing to derive: no pair of paths is chosen")
+    return _worked_out(Derivation(total(written)))
+
+
+def _sides(scores: Scores) -> tuple[list[StackedStreams], bool]:
+    """Both sides, and whether the start is queries and keys: with biases or a rotation there."""
+    streams, inputs = [scores.query_stream, scores.key_stream], inputs_of(scores)
+    biased = any(side.is_projected(s) for side in streams for s in side.sources)
+    stacked = [StackedStreams(side, slot, inputs) for slot, side in enumerate(streams)]
+    return stacked, biased or scores.architecture.positions == "rotary"
+
+
+def _check(scores: Scores, pairs: int, limit: int) -> None:
+    name = head_name(scores.head)
+    if scores.is_shifted:
+        raise UnsupportedError(
+            f"{scores.architecture.positions} positions add B[{name}] to the scores, a matrix over "
+            "pairs of positions that no step leads to; all terms and B are listed by "
+            f"'otimes expand --target scores:{name}', or arch.scores({name!r}).expand()"
+        )
+    rotary = scores.architecture.positions == "rotary"
+    count = pairs * (4 if rotary else 1)
     if count > limit:
         raise LimitError(
-            f"this derivation would write out {count:,} pairs of paths, more than {limit:,}; "
-            "derive fewer layers or heads, or iterate over .expand()",
+            f"this derivation would write out {large(count)} "
+            f"{'terms, four for each pair' if rotary else 'pairs'} of paths, more than {limit:,}; "
+            "choose paths, derive fewer layers or heads, or list them: "
+            f"'otimes expand --target scores:{name}', or .expand()",
             count,
             limit,
         )
-    x_q, on_query = _streams(query, 0)
-    x_k, on_key = _streams(key, 1)
-    start = Product(Transpose(x_q), tensor(Id, Id, scores.form), x_k)
-    derivation = Derivation(start, on_query | on_key)
-    for symbols in zip(on_query.items(), on_key.items(), strict=True):
-        derivation = derivation.everywhere(*[Substitute(x, meaning) for x, meaning in symbols])
-    return (
-        derivation.where_possible(TransposeProduct(), TransposeLinear(), *_TRANSPOSED)
-        .where_possible(*_TRANSPOSED)
-        .where_possible(Distribute(), DropIdentity(), Flatten())
-        .where_possible(MixedProduct(), DropIdentity(), Flatten())
+
+
+def _form(scores: Scores, query: Expr, key: Expr, projected: bool) -> Expr:
+    """The score of what the sides read, or of queries and keys where they are projected."""
+    if scores.architecture.positions == "rotary":
+        return _planes(query, key)
+    return _pairing(query, [] if projected else [Id, Id, scores.form], key)
+
+
+def _worked_out(derivation: Derivation) -> Derivation:
+    """Transposes taken to the factors, products of sums multiplied out, slots composed."""
+    for rules in _STEPS:
+        derivation = derivation.where_possible(*rules)
+    return derivation
+
+
+def notes(scores: Scores) -> list[str]:
+    """What the derivation of scores leaves unsaid: inputs, the frequency, the scale."""
+    found, inputs = list[str](), inputs_of(scores)
+    if len(inputs) > 1:
+        picked = ", ".join(f"ι[{n}]ᵀ takes {vector}" for n, vector in enumerate(inputs))
+        found.append(f"of all inputs stacked, {picked}")
+    if scores.architecture.positions == "rotary":
+        found.append(f"the scores are the sum of this over all frequencies {FREQUENCY}")
+    return [*found, f"all of it is multiplied by the scale {scores.scale}"]
+
+
+_TIDY: Final = (DropIdentity(), Flatten())
+_STEPS: Final = (
+    (TransposeProduct(), TransposeLinear(), TransposeTensor(), *_TIDY),
+    (TransposeLinear(), TransposeProduct(), TransposeTensor(), *_TIDY),
+    (TransposeTensor(), TransposeProduct(), TransposeLinear(), *_TIDY),
+    (Distribute(), *_TIDY),
+    (MixedProduct(), *_TIDY),
+    (FoldQK(),),
+)
+
+
+def _pairing(query: Expr, form: list[Expr], key: Expr) -> Product:
+    """What a side reads, transposed, and what the other reads, with a form between."""
+    return Product(Transpose(query), *([tensor(*form)] if form else []), key)
+
+
+def _planes(query: Expr, key: Expr) -> Expr:
+    """The rotated scores at one frequency: four forms that do not depend on the offset."""
+    c, s = cosine(FREQUENCY), sine(FREQUENCY)
+    still, turned = plane(FREQUENCY), quarter_turn(FREQUENCY)
+    return Sum(
+        _pairing(query, [c, c, still], key),
+        _pairing(query, [s, s, still], key),
+        _pairing(query, [c, s, turned], key),
+        Scaled(-1, _pairing(query, [s, c, turned], key)),
     )
-
-
-_TRANSPOSED: Final = (TransposeTensor(), DropIdentity(), Flatten())
-
-
-def _streams(side: ReadStream, slot: int) -> tuple[Factor, dict[Factor, Expr]]:
-    """What a side reads, and what each stream is in terms of the one before, the last first."""
-    blocks, found = side.blocks, dict[Factor, Expr]()
-    name = ("x_q", "x_k")[slot]
-    symbols = [
-        operator(name, (POS, POS), (POS, POS), (D_MODEL, VOCAB), label=str(number))
-        for number in range(len(blocks) + 1)
-    ]
-    read = side.words.tails["stream"]
-    for number in range(len(blocks), 0, -1):
-        block = blocks[number - 1]
-        parts = [_lifted(block.word(component), slot) for component in block.components()]
-        stream = product([total([_lifted(block.skip, slot), *parts]), symbols[number - 1]])
-        found[symbols[number]] = stream
-    found[symbols[0]] = _lifted(Word(side.sources[0].pattern, side.sources[0].weight), slot)
-    if read == EMPTY:
-        return symbols[-1], found
-    # the norm that the head reads through is part of what it reads
-    whole = operator(name, (POS, POS), (POS, POS), (D_MODEL, VOCAB), label=f"{len(blocks)}.normed")
-    return whole, {whole: Product(_lifted(read, slot), symbols[-1]), **found}
-
-
-def _lifted(word: Word, slot: int) -> Expr:
-    """A word on the query's or the key's position, the other being left alone."""
-    if word == EMPTY:
-        return Id
-    pattern, weights = product(word.pattern), product(word.weight)
-    return tensor(pattern, Id, weights) if slot == 0 else tensor(Id, pattern, weights)

@@ -102,8 +102,10 @@ class Scores:
     def derive(self) -> Derivation:
         """The derivation of the sum over pairs from the streams, step by step, without the scale.
 
+        With rotary positions it is that of the part of one frequency, in closed form.
+
         Raises:
-            UnsupportedError: where there are sources beside the tokens, or rotary positions.
+            UnsupportedError: where positions add a matrix of their own (ALiBi, T5).
             LimitError: if there are too many pairs to write out.
         """
         from otimes.algebra.scores.deriving import derive_scores
@@ -205,19 +207,17 @@ class ScoreSum:
         """The pairs with exactly ``order`` heads on both sides together."""
         return replace(self, only_order=order)
 
-    @cached_property
-    def _cells(self) -> list[tuple[int, int, int]]:
-        """How many pairs have i heads on the query side and j on the key side: (i, j, number)."""
+    def _cells(self) -> Iterator[tuple[int, int]]:
+        """The numbers of heads on the query and on the key side that pairs have, few heads first.
+
+        One at a time: a deep model has thousands, and numbers of pairs of thousands of digits.
+        """
         query, key = self.query_paths.order_counts, self.key_paths.order_counts
         wanted = range(len(query) + len(key) - 1) if self.only_order is None else [self.only_order]
-        return [
-            (i, order - i, query[i] * key[order - i])
-            for order in wanted
-            for i in range(min(order, len(query) - 1), -1, -1)
-            if order - i < len(key)
-            and query[i] * key[order - i]
-            and kind_of(i, order - i) in self.kinds
-        ]
+        for order in wanted:
+            for i in range(min(order, len(query) - 1), max(order - len(key), -1), -1):
+                if query[i] and key[order - i] and kind_of(i, order - i) in self.kinds:
+                    yield i, order - i
 
     @cached_property
     def kind_counts(self) -> dict[str, int]:
@@ -235,8 +235,9 @@ class ScoreSum:
                     if kind_of(i, j) in self.kinds:
                         found[kind_of(i, j)] = queries * keys
         else:
-            for i, j, number in self._cells:
-                found[kind_of(i, j)] += number
+            query, key = self.query_paths.order_counts, self.key_paths.order_counts
+            for i, j in self._cells():
+                found[kind_of(i, j)] += query[i] * key[j]
         found["position"] = int(
             "position" in self.kinds and self.only_order in (None, 0) and self.scores.is_shifted
         )
@@ -260,7 +261,7 @@ class ScoreSum:
         return self.count > 0
 
     def __iter__(self) -> Iterator[ScoreTerm | PositionTerm]:
-        for on_query, on_key, _ in self._cells:
+        for on_query, on_key in self._cells():
             yield from self._pairs(on_query, on_key)
         if "position" in self.kind_counts:
             yield self.position

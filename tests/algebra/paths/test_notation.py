@@ -109,13 +109,19 @@ def test_an_mlp_that_is_a_source_is_no_component() -> None:
     assert 'a source stands in front of a path, once; mlp="frozen" makes' in str(
         raised("0.1 > mlp1", arch)
     )
-    assert "the MLPs of this model are sources" in str(raised("{0.1,mlp1}", arch))
+    for text in ("{0.1,mlp1}", "{mlp1}", "{mlp1,mlp1}", "0.1 > {mlp1}", "{mlp1} > 1.0", "{^mlp1}"):
+        error = raised(text, arch)
+        assert "the MLPs of this model are sources, and a set lists components; the" in str(error)
+        assert error.position == text.index("mlp1")
+    assert arch.language.compile("(mlp0 | mlp1) > ..").count == 4
     assert arch.language.compile("mlp0 > 1.1").count == 1
 
 
 def test_neurons_that_cannot_follow() -> None:
     arch = Architecture(2, 2, mlp="frozen", neurons=2)
 
+    assert arch.language.compile("{mlp1}") == arch.language.compile("mlp1")
+    assert str(parse_path("{mlp1} > {1.0}")) == "{mlp1} > 1.0"
     assert "neuron mlp0.n1 is before 1.0" in str(raised("1.0 > mlp0.n1", arch))
     assert "head 0.1 is before mlp0.n1" in str(raised("mlp0.n1 > 0.1", arch))
     assert "no neuron mlp1.n2: layer 1 has neurons n0 to n1" in str(raised("mlp1.n2", arch))

@@ -151,6 +151,23 @@ def test_counts_are_those_of_the_terms(arch: Architecture) -> None:
     assert all(scores.contains(term) for term in terms)
 
 
+def test_the_first_terms_of_a_deep_model_come_at_once() -> None:
+    times = list[float]()
+    for _ in range(3):
+        scores = Architecture(100, 100).scores("99.7").expand()
+        started = time.process_time()
+        first = next(iter(scores))
+        times.append(time.process_time() - started)
+
+    assert isinstance(first, ScoreTerm)
+    assert (first.query_path, first.key_path) == ("direct", "direct")
+    assert min(times) < 0.1
+    # (q, k) heads: by their number together, those of the query side first
+    orders = [(t.query.order, t.key.order) for t in Architecture(3, 1).scores("2.0").expand()]
+    cells = [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2), (2, 1), (1, 2), (2, 2)]
+    assert list(dict.fromkeys(orders)) == cells
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_repr_names_the_term(name: str) -> None:
     arch = Architecture(**EXAMPLES[name])
