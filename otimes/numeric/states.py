@@ -63,7 +63,7 @@ def sum_of_states(model: FrozenModel, tables: StateTables) -> Ending:
     biased = False
     for boundary in range(model.depth + 1):
         if states is not None:
-            states = _through(model, tables, boundary - 1, states)
+            states = states_through(model, tables, boundary - 1, states)
         for number, (entry, state) in enumerate(zip(tables.entry, tables.start, strict=True)):
             if entry != boundary or state < 0:
                 continue
@@ -88,7 +88,7 @@ def _nothing(model: FrozenModel, states: int) -> Tensor:
     return model.zeros().new_zeros(states, model.batch, model.length, model.W_U.shape[0])
 
 
-def _through(model: FrozenModel, tables: StateTables, number: int, states: Tensor) -> Tensor:
+def states_through(model: FrozenModel, tables: StateTables, number: int, states: Tensor) -> Tensor:
     """The streams ``[state, batch, pos, d_model]`` of all states behind a block."""
     block = model.blocks[number]
     later = _nothing(model, tables.states(number + 1))
