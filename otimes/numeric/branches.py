@@ -63,14 +63,36 @@ class Branch(ABC):
         """The adjoint of :meth:`moved`, summed over the components."""
 
     @abstractmethod
+    def values(self, stream: Stream) -> Moved:
+        """What every component reads of a stream, before its pattern or slope moves it."""
+
+    @abstractmethod
+    def value_constants(self) -> Float[Tensor, "component width"] | None:
+        """What every component adds to its values at each position; None where it has none."""
+
+    @abstractmethod
+    def moved_back(self, gradient: Moved) -> Moved:
+        """The adjoint of the patterns or slopes alone, for every component by itself."""
+
+    @abstractmethod
+    def rows(self, rows: Float[Tensor, "n pos"]) -> Float[Tensor, "n component pos"]:
+        """``Aᵀ r``: rows over what a component moved, over the positions that it read."""
+
+    @abstractmethod
+    def vectors(
+        self, inner: Float[Tensor, "n component width"]
+    ) -> Float[Tensor, "n component d_model"]:
+        """``Γ_rᵀ W_V w``: how the stream is read through what a component reads of it."""
+
     def pull(
         self, rows: Float[Tensor, "n pos"], inner: Float[Tensor, "n component width"]
     ) -> tuple[Float[Tensor, "n component pos"], Float[Tensor, "n component d_model"]]:
         """The adjoint of single components on rank-one functionals, for a single sequence.
 
         A functional ``z[c] -> Σ_pos row[pos] · (z[c, pos] · inner)`` of what component ``c`` moves
-        is again rank one on what it reads; these are its row and its vector.
+        is again rank one on what it reads; these are its row ``D_r Aᵀ r`` and its vector.
         """
+        return self.reads.pattern_adjoint(self.rows(rows)), self.vectors(inner)
 
     @abstractmethod
     def component(self, index: int, stream: Stream) -> Stream:
@@ -173,17 +195,37 @@ class FrozenHeads(Branch):
         value = self._mix_adjoint(gradient)
         return self.reads.adjoint(value.reshape(*value.shape[:-2], -1) @ self._values.T)
 
-    def pull(
-        self, rows: Float[Tensor, "n pos"], inner: Float[Tensor, "n component width"]
-    ) -> tuple[Float[Tensor, "n component pos"], Float[Tensor, "n component d_model"]]:
-        """Row ``D_r Aᵀ r`` and vector ``Γ_rᵀ W_V w`` for every head."""
-        moved = torch.matmul(rows, self.pattern[0]).transpose(0, 1)  # [head, n, src] -> [n, head, ]
+    def values(self, stream: Stream) -> Moved:
+        """``e_r(x) W_V[g(h)]`` of every head, without its value bias."""
+        value = self.reads.apply(stream) @ self._values
+        value = value.reshape(*value.shape[:-1], *self.W_V.shape[::2])
+        return value.repeat_interleave(self.group, dim=-2)
+
+    def value_constants(self) -> Float[Tensor, "component width"] | None:
+        """``b_V + β W_V`` of every head's KV head."""
+        value = self.value_constant()
+        return None if value is None else value.repeat_interleave(self.group, dim=0)
+
+    def moved_back(self, gradient: Moved) -> Moved:
+        """``A[h]ᵀ z[h]``."""
+        # [batch, head, src, dest] x [..., batch, dest, head, d_head] -> [..., batch, src, head, ]
+        back = torch.matmul(self.pattern.transpose(-1, -2), gradient.transpose(-2, -3))
+        return back.transpose(-2, -3)
+
+    def rows(self, rows: Float[Tensor, "n pos"]) -> Float[Tensor, "n component pos"]:
+        """``A[h]ᵀ r``."""
+        return torch.matmul(rows, self.pattern[0]).transpose(0, 1)  # [head, n, src] -> [n, head, ]
+
+    def vectors(
+        self, inner: Float[Tensor, "n component width"]
+    ) -> Float[Tensor, "n component d_model"]:
+        """``Γ_rᵀ W_V w``."""
         # [n, head, d_head] -> [kv_head, group * n, d_head] x [kv_head, d_head, d_model]
         kv = self.W_V.shape[0]
         grouped = inner.reshape(len(inner), kv, self.group, -1).permute(1, 2, 0, 3)
         vectors = torch.matmul(grouped.flatten(1, 2), self.W_V.transpose(1, 2))
         vectors = vectors.reshape(kv, self.group, len(inner), -1).permute(2, 0, 1, 3)
-        return self.reads.pattern_adjoint(moved), self.reads.weight_adjoint(vectors.flatten(1, 2))
+        return self.reads.weight_adjoint(vectors.flatten(1, 2))
 
     def component(self, index: int, stream: Stream) -> Stream:
         """What head ``index`` writes when it reads ``stream``, without its value bias."""
@@ -309,13 +351,28 @@ class FrozenNeurons(Branch):
         """``e_rᵀ((slope · z) W_inᵀ)``."""
         return self.reads.adjoint((gradient[..., 0] * self.slope) @ self.W_in.T)
 
-    def pull(
-        self, rows: Float[Tensor, "n pos"], inner: Float[Tensor, "n component width"]
-    ) -> tuple[Float[Tensor, "n component pos"], Float[Tensor, "n component d_model"]]:
-        """Row ``D_r S r`` and vector ``Γ_rᵀ w_in (w_out · v)`` for every neuron."""
-        moved = rows[:, None, :] * self.slope[0].T  # [n, neuron, pos]
-        vectors = inner * self.W_in.T
-        return self.reads.pattern_adjoint(moved), self.reads.weight_adjoint(vectors)
+    def values(self, stream: Stream) -> Moved:
+        """``e_r(x) W_in`` of every neuron, without its bias."""
+        return (self.reads.apply(stream) @ self.W_in)[..., None]
+
+    def value_constants(self) -> Float[Tensor, "component width"] | None:
+        """``b_in + β W_in``."""
+        value = self.value_constant()
+        return None if value is None else value[:, None]
+
+    def moved_back(self, gradient: Moved) -> Moved:
+        """``slope · z``."""
+        return gradient * self.slope[..., None]
+
+    def rows(self, rows: Float[Tensor, "n pos"]) -> Float[Tensor, "n component pos"]:
+        """``slope · r``."""
+        return rows[:, None, :] * self.slope[0].T  # [n, neuron, pos]
+
+    def vectors(
+        self, inner: Float[Tensor, "n component width"]
+    ) -> Float[Tensor, "n component d_model"]:
+        """``Γ_rᵀ w_in w``."""
+        return self.reads.weight_adjoint(inner * self.W_in.T)
 
     def component(self, index: int, stream: Stream) -> Stream:
         """What neuron ``index`` writes when it reads ``stream``, without its bias."""

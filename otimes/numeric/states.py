@@ -70,7 +70,7 @@ def sums_of_states(model: FrozenModel, parts: Sequence[StateTables]) -> list[End
     biased = [False] * len(parts)
     for boundary in range(model.depth + 1):
         if states is not None:
-            states = _through(model, parts, boundary - 1, states)
+            states = states_through(model, parts, boundary - 1, states)
         for number, source in enumerate(model.sources):
             chosen = [
                 (part, offset + tables.start[number])
@@ -118,7 +118,7 @@ def _nothing(model: FrozenModel, parts: Sequence[StateTables], boundary: int) ->
     return model.zeros().new_zeros(count, model.batch, model.length, model.W_U.shape[0])
 
 
-def _through(
+def states_through(
     model: FrozenModel, parts: Sequence[StateTables], number: int, states: Tensor
 ) -> Tensor:
     """The streams ``[state, batch, pos, d_model]`` of all states behind a block."""
