@@ -26,7 +26,7 @@ from otimes.numeric.branches import Branch, Moved
 from otimes.numeric.edges import FrozenEdge
 from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.functionals import Target, of_target, through_skip
-from otimes.numeric.prefixes import source_stream
+from otimes.numeric.standing import source_stream
 from otimes.numeric.suffixes import BUDGET
 
 _POSITIONS = 32  # positions of one product: enough for the product, few for the memory

@@ -19,7 +19,7 @@ from torch import Tensor
 from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.functionals import Functionals, Target, of_target, past_norm
 from otimes.numeric.halves import past_blocks
-from otimes.numeric.prefixes import all_prefixes, source_stream, source_streams
+from otimes.numeric.standing import all_prefixes, source_stream, source_streams
 from otimes.numeric.suffixes import BUDGET, Walk
 from otimes.numeric.words import Words, all_words, gathered, walk_of
 

@@ -2,7 +2,7 @@
 
 A batch holds suffixes of one length, each a row over positions ``r`` and a vector ``v`` of the
 stream before its first block. For a component c of an earlier block that moved ``z [pos, width]``
-of what stands in front (`otimes.numeric.prefixes`), the suffix that c begins has the value
+of what stands in front (`otimes.numeric.standing`), the suffix that c begins has the value
 
     Σ_width (r z) · (W_O Γ_wᵀ v),
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from otimes.numeric.branches import Branch
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.functionals import Target, of_target, past_norm
-from otimes.numeric.prefixes import (
+from otimes.numeric.standing import (
     SUM,
     Prefix,
     Prefixes,

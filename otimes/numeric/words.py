@@ -16,7 +16,7 @@ from jaxtyping import Float, Integer
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.functionals import Target
 from otimes.numeric.halves import accepted_sum, target_sum
-from otimes.numeric.prefixes import (
+from otimes.numeric.standing import (
     Prefixes,
     all_in_states,
     all_prefixes,

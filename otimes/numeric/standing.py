@@ -175,7 +175,7 @@ def all_in_states(model: FrozenModel, tables: StateTables) -> Prefixes:
     reached = reachable(tables)
     for boundary in range(model.depth + 1):
         if states is not None:
-            states = states_through(model, tables, boundary - 1, states)
+            states = states_through(model, [tables], boundary - 1, states)
         for number, source in enumerate(model.sources):
             state = tables.start[number]
             if source.entry != boundary or source.joins != "stream" or state < 0:
