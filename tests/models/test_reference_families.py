@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 
+from otimes.bridge.loading import load_native
 from otimes.models import reference
 from otimes.models.reference import Recording
 from tests.factory import ALL_BIASES, Checkpoint, make_checkpoint
 from tests.oracles import numpy_model, transformer
+from tests.strategies import Case, cases, families
 
 TOKENS = [[1, 12, 7, 7, 0, 3, 2], [4, 4, 0, 11, 2, 8, 1]]
 MASK = [[False, False, True, True, True, True, True], [True, True, True, True, False, False, False]]
@@ -139,6 +143,19 @@ def test_equals_the_definition(tmp_path: Path, name: str, padded: bool):
     expected = transformer.forward(model.config, model.arrays, TOKENS, mask, types)
     assert_same(recorded, expected)
     assert set(reference.load(model.path).state_dict()) == set(model.arrays)
+
+
+@settings(max_examples=60)
+@given(cases(of=families))
+def test_any_combination_equals_the_definition(case: Case):
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_checkpoint(Path(folder), **case.architecture)
+        load_native(folder)  # the loader knows every model that the judge knows
+        mask = None if case.mask is None else torch.tensor(case.mask)
+        recorded = reference.load(model.path)(torch.tensor(case.tokens), mask)
+
+    expected = transformer.forward(model.config, model.arrays, case.tokens, case.mask)
+    assert_same(recorded, expected)
 
 
 NO_GATE = {f"blocks.{layer}.mlp.{t}": None for layer in range(2) for t in ("W_gate", "b_gate")}
