@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_U")
+#: with those of MLPs and of norms (ln1.b, ln_final.b, …)
+ALL_BIASES = (*BIASES, "b_in", "b_gate", "b_out", "b")
 
 
 @dataclass(frozen=True)
@@ -54,48 +56,97 @@ def make_checkpoint(
     scale: float = 0.5,
     attention_scale: float | None = None,
     bos_token_id: int | None = None,
+    d_mlp: int | None = None,
+    gated: bool = False,
+    norm: str | None = None,
+    **later: Any,
 ) -> Checkpoint:
     """Write a random checkpoint and return what is in it.
 
     Args:
-        biases: names out of ``BIASES``, which every layer then has, or tensor names such as
+        biases: names out of ``ALL_BIASES``, which every layer then has, or tensor names such as
             ``blocks.1.attn.b_V``, which that layer alone has.
         dtype: the storage dtype; the returned arrays hold the rounded values.
-        scale: the standard deviation of every weight and bias.
+        scale: the standard deviation of every weight and bias, and of a gain's distance from 1.
         attention_scale: by default 1 / sqrt(d_head).
+        d_mlp: the neurons of each MLP; ``activation`` is then gelu where nothing else is said.
+        gated: whether the MLPs are gated.
+        norm: ``layer`` or ``rms``; ``eps`` is then 0.1, large enough to be seen.
+        later: further fields of ``config.json``, as they stand there: ``norm_placement``,
+            ``rotary``, ``parallel``, ``qk_norm``, ``windows``, ``tied``, …
     """
     rng = np.random.default_rng(seed)
     kv = n_heads if n_kv_heads is None else n_kv_heads
     config = {
         "format": "otimes", "version": 1, "n_layers": n_layers, "n_heads": n_heads,
-        "n_kv_heads": kv, "d_model": d_model, "d_head": d_head, "d_mlp": None, "n_ctx": n_ctx,
-        "d_vocab": d_vocab, "bos_token_id": bos_token_id, "positions": positions, "norm": None,
-        "activation": None, "causal": causal,
+        "n_kv_heads": kv, "d_model": d_model, "d_head": d_head, "d_mlp": d_mlp, "n_ctx": n_ctx,
+        "d_vocab": d_vocab, "bos_token_id": bos_token_id, "positions": positions, "norm": norm,
+        "activation": None if d_mlp is None else "gelu", "causal": causal,
         "attention_scale": 1 / math.sqrt(d_head) if attention_scale is None else attention_scale,
-        "eps": None, "rotary": None,
+        "eps": None if norm is None else 0.1, "rotary": None, **later,
     }  # fmt: skip
-    shapes = {"embed.W_E": (d_vocab, d_model)}
-    if positions != "none":
-        shapes["pos_embed.W_pos"] = (n_ctx, d_model)
-    for layer in range(n_layers):
+    arrays = {
+        name: (name in _gains(config)) + scale * rng.standard_normal(shape)
+        for name, shape in tensor_shapes(config, gated=gated).items()
+        if not _is_bias(name) or {name, name.rpartition(".")[2]} & set(biases)
+    }
+    return write_checkpoint(folder, config, arrays, dtype)
+
+
+def _is_bias(name: str) -> bool:
+    return name.rpartition(".")[2] in ALL_BIASES
+
+
+def _gains(config: Mapping[str, Any]) -> set[str]:
+    return {name for name in tensor_shapes(config) if name.endswith(".w")}
+
+
+def tensor_shapes(config: Mapping[str, Any], gated: bool = False) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model of this config has or may have, by the format's description."""
+    heads, kv, d_head = config["n_heads"], config["n_kv_heads"], config["d_head"]
+    d_model, d_mlp, d_vocab = config["d_model"], config["d_mlp"], config["d_vocab"]
+    norm, placement = config["norm"], config.get("norm_placement", "pre")
+
+    def normed(name: str) -> dict[str, tuple[int, ...]]:
+        return {f"{name}.w": (d_model,), f"{name}.b": (d_model,)}
+
+    shapes: dict[str, tuple[int, ...]] = {"embed.W_E": (d_vocab, d_model)}
+    if config["positions"] in ("learned", "shortformer"):
+        shapes["pos_embed.W_pos"] = (config["n_ctx"], d_model)
+    if config.get("n_token_types") is not None:
+        shapes["type_embed.W_type"] = (config["n_token_types"], d_model)
+    shapes |= normed("ln_embed") if config.get("embed_norm") else {}
+    for layer in range(config["n_layers"]):
         at = f"blocks.{layer}.attn."
         shapes |= {
-            at + "W_Q": (n_heads, d_model, d_head),
+            at + "W_Q": (heads, d_model, d_head),
             at + "W_K": (kv, d_model, d_head),
             at + "W_V": (kv, d_model, d_head),
-            at + "W_O": (n_heads, d_head, d_model),
-            at + "b_Q": (n_heads, d_head),
+            at + "W_O": (heads, d_head, d_model),
+            at + "b_Q": (heads, d_head),
             at + "b_K": (kv, d_head),
             at + "b_V": (kv, d_head),
             at + "b_O": (d_model,),
         }
-    shapes |= {"unembed.W_U": (d_model, d_vocab), "unembed.b_U": (d_vocab,)}
-    arrays = {
-        name: scale * rng.standard_normal(shape)
-        for name, shape in shapes.items()
-        if name not in bias_names(n_layers) or {name, name.rpartition(".")[2]} & set(biases)
-    }
-    return write_checkpoint(folder, config, arrays, dtype)
+        if config.get("qk_norm") is not None:
+            every = config["qk_norm"] == "all"
+            shapes[at + "q_norm.w"] = (heads, d_head) if every else (d_head,)
+            shapes[at + "k_norm.w"] = (kv, d_head) if every else (d_head,)
+        if d_mlp is not None:
+            at = f"blocks.{layer}.mlp."
+            shapes |= {at + "W_in": (d_model, d_mlp), at + "W_out": (d_mlp, d_model)}
+            shapes |= {at + "b_in": (d_mlp,), at + "b_out": (d_model,)}
+            shapes |= {at + "W_gate": (d_model, d_mlp), at + "b_gate": (d_mlp,)} if gated else {}
+        for branch in () if norm is None else ("ln1", "ln2")[: 1 if d_mlp is None else 2]:
+            own = branch == "ln1" or config.get("parallel") != "shared"
+            shapes |= normed(f"blocks.{layer}.{branch}") if own and placement != "output" else {}
+            if placement in ("sandwich", "output"):
+                shapes |= normed(f"blocks.{layer}.{branch}_post")
+    if config.get("final_norm", norm is not None and placement != "post"):
+        shapes |= normed("ln_final")
+    if not config.get("tied"):
+        shapes["unembed.W_U"] = (d_model, d_vocab)
+    return shapes | {"unembed.b_U": (d_vocab,)}
 
 
 def write_checkpoint(

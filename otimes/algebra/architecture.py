@@ -84,7 +84,7 @@ __all__ = [
 
 POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi", "relative")
 NORMS = (None, "layer", "rms")
-PLACEMENTS = ("pre", "post", "sandwich")
+PLACEMENTS = ("pre", "post", "sandwich", "output")
 MLPS = (None, "source", "frozen")
 PARALLEL = (False, True, "shared")
 MAX_LAYERS = 100_000
@@ -107,9 +107,10 @@ class Architecture:
             (T5's); the last four act on attention scores alone.
         token_types: whether token types are added to the stream: the source ``type``.
         norm: ``layer``, ``rms`` or None; frozen norms are factors ``D ⊗ Γ``.
-        norm_placement: ``pre``, ``post`` or ``sandwich`` (before and behind each branch).
+        norm_placement: ``pre``, ``post`` (behind the addition to the stream), ``sandwich`` (before
+            and behind each branch) or ``output`` (behind each branch alone).
         final_norm: whether a norm stands before the unembedding; by default where norms are
-            ``pre`` or ``sandwich``.
+            there and not ``post``.
         embed_norm: whether the embeddings are normed.
         mlp: ``source`` (paths start at the MLP's output), ``frozen`` (each neuron is a component
             with its secant slope; a gated MLP's gate is frozen) or None.
@@ -375,7 +376,7 @@ def _check_combination(
         raise UnsupportedError("a parallel block needs an MLP beside its attention: mlp=")
     if parallel and norm is not None and placement == "post":
         raise UnsupportedError(
-            "a parallel block with post-norms is no known architecture: use pre or sandwich"
+            "a parallel block with post-norms is no known architecture: use pre, sandwich or output"
         )
 
 
@@ -417,10 +418,11 @@ def _possible_biases(arch: Architecture) -> tuple[list[str], list[str]]:
         everywhere += ["b_in", "b_out"]
     if arch.norm is not None:
         branches = ["ln1"] if arch.mlp is None else ["ln1", "ln2"]
-        everywhere += [
-            f"b_{norm}" for norm in branches if arch.parallel != "shared" or norm != "ln2"
-        ]
-        if arch.norm_placement == "sandwich":
+        if arch.norm_placement != "output":
+            everywhere += [
+                f"b_{norm}" for norm in branches if arch.parallel != "shared" or norm != "ln2"
+            ]
+        if arch.norm_placement in ("sandwich", "output"):
             everywhere += [f"b_{norm}_post" for norm in branches]
         if arch.final_norm:
             once.append("b_final")

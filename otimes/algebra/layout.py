@@ -5,15 +5,17 @@ norm scales and slopes fixed every part is again ``pattern ⊗ weight``:
 
 - pre-norm: the skip edge is Id, a head is ``A D ⊗ W_OV Γ`` (it reads through the norm ``D ⊗ Γ``);
 - post-norm: the norm follows the addition: the skip edge is ``D ⊗ Γ``, a head ``D A ⊗ Γ W_OV``;
-- sandwich: a norm before and one after the head, ``D′ A D ⊗ Γ′ W_OV Γ``, and the skip edge is Id.
+- sandwich: a norm before and one after the head, ``D′ A D ⊗ Γ′ W_OV Γ``, and the skip edge is Id;
+- output: the norm after the head alone, ``D′ A ⊗ Γ′ W_OV``, and the skip edge is Id.
 
 >>> from otimes.algebra import Architecture
->>> for place in ("pre", "post", "sandwich"):
+>>> for place in ("pre", "post", "sandwich", "output"):
 ...     paths = Architecture(1, 1, norm="rms", norm_placement=place).logits.expand()
 ...     print(f"{place:9} {paths['0.0']}")
 pre       D[final] A[0.0] D[0.ln1] ⊗ W_U Γ[final] W_OV[0.0] Γ[0.ln1] W_E
 post      D[0.ln1] A[0.0] ⊗ W_U Γ[0.ln1] W_OV[0.0] W_E
 sandwich  D[final] D[0.ln1_post] A[0.0] D[0.ln1] ⊗ W_U Γ[final] Γ[0.ln1_post] W_OV[0.0] Γ[0.ln1] W_E
+output    D[final] D[0.ln1_post] A[0.0] ⊗ W_U Γ[final] Γ[0.ln1_post] W_OV[0.0] W_E
 
 A frozen neuron is a component of the same kind: ``S ⊗ w_out w_inᵀ`` with its slopes
 ``S = diag(φ(z)/z)``; a gated neuron has ``S = diag(φ(gate))``.
@@ -122,7 +124,7 @@ def norm_word(norm: str | None) -> Word:
 
 def reading_norm(arch: Architecture, layer: int, branch: str) -> str | None:
     """The label of the norm that a branch reads through."""
-    if arch.norm is None or arch.norm_placement == "post":
+    if arch.norm is None or arch.norm_placement in ("post", "output"):
         return None
     first = branch == ATTENTION or arch.parallel == "shared"
     return f"{layer}.ln1" if first else f"{layer}.ln2"
@@ -194,7 +196,7 @@ def _branches(arch: Architecture, block: Block) -> list[Expr]:
         after = list[Expr]()
         if residual_word(arch) != EMPTY:
             after.append(residual_word(arch).expression)
-        if arch.norm_placement == "sandwich" and arch.norm is not None:
+        if arch.norm_placement in ("sandwich", "output") and arch.norm is not None:
             after.append(norm_word(writing_norm(arch, block.layer, branch)).expression)
         before = [block.reads[branch].expression] if block.reads[branch] != EMPTY else []
         if after or before:

@@ -203,8 +203,8 @@ def _written_by(arch: Architecture, block: Block, branch: str, entry: int) -> li
         if f"{name}[{layer}]" in arch.biases:
             parts.append(Word((), (of_layer(name, layer),)).then(block.writes[branch]))
     if norm is not None and _has_norm_bias(arch, norm):
-        # a sandwich norm stands inside the branch, which the residual multiplier multiplies
-        scale = residual_word(arch) if arch.norm_placement == "sandwich" else EMPTY
+        # but for a post-norm it stands inside the branch, which the residual multiplier multiplies
+        scale = EMPTY if arch.norm_placement == "post" else residual_word(arch)
         parts.append(Word((), (of_norm("β", norm),)).then(scale))
     if parts:
         found.append(_constant(f"bias[{layer}.{branch}]", entry, parts))

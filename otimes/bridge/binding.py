@@ -32,6 +32,7 @@ from otimes.algebra import (
 )
 from otimes.algebra.architecture import TOKENS
 from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB, Type, unify
+from otimes.bridge.loading import Config
 from otimes.bridge.model import Model
 from otimes.errors import TypeMismatchError, UnknownComponentError, UnsupportedError
 from otimes.models.reference import Recording
@@ -88,7 +89,12 @@ def state_tables(paths: PathSum) -> StateTables:
 def freeze(
     model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording, dtype: torch.dtype
 ) -> Frozen:
-    """Build the frozen model in ``dtype`` from the weights and a recording's patterns."""
+    """Build the frozen model in ``dtype`` from the weights and a recording's patterns.
+
+    Raises:
+        UnsupportedError: for a model that has more than plain attention heads; it names what.
+    """
+    _refuse_unfreezable(model.config)
     used, tensors = Counter[str](), model.weights.tensors()
     config, biases = model.config, model.architecture.biases
 
@@ -141,6 +147,27 @@ def freeze(
             sources.append(FrozenSource(source.entry, (), source.head, source.joins))
     frozen = FrozenModel(tuple(blocks), tuple(sources), W_U, b_U, batch, length)
     return Frozen(frozen, tuple(readers), used)
+
+
+_PLAIN = ("none", "learned", "shortformer")
+_NOT_FROZEN = {
+    "norm": "norms", "d_mlp": "MLPs", "embed_multiplier": "an embedding multiplier",
+    "residual_multiplier": "a residual multiplier", "logits_multiplier": "a logits multiplier",
+    "attention_softcap": "an attention soft-cap", "logits_softcap": "a logits soft-cap",
+    "windows": "sliding windows", "n_token_types": "token types",
+}  # fmt: skip
+
+
+def _refuse_unfreezable(config: Config) -> None:
+    found = [name for field, name in _NOT_FROZEN.items() if getattr(config, field) is not None]
+    if config.positions not in _PLAIN:
+        found.insert(0, f"{config.positions} positions")
+    if found:
+        raise UnsupportedError(
+            f"this model has {', '.join(found)}: it can be loaded and run, but this release cannot "
+            "hold that fixed and add up its paths yet; it can for attention-only models without "
+            f"norms whose positions are {', '.join(_PLAIN)}"
+        )
 
 
 class Binding:

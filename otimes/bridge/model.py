@@ -15,19 +15,27 @@ from torch import Tensor
 from otimes.algebra import Architecture
 from otimes.bridge.inputs import Prompt, Tokens, from_text, from_tokens
 from otimes.bridge.loading import Config, NativeCheckpoint, Tokenizer, Weights, load_native
-from otimes.errors import CheckpointError, InputError
+from otimes.errors import CheckpointError, InputError, UnsupportedError
 from otimes.models import folder, shipped
 
 if TYPE_CHECKING:
     from otimes.bridge.run import Run
     from otimes.models.reference import Reference
 
+_MLP_MODES = ("source", "frozen")
+
 
 class Model:
     """A checkpoint: its config, weights, symbols and tokenizer, and the module that judges it."""
 
-    def __init__(self, checkpoint: NativeCheckpoint) -> None:
+    def __init__(self, checkpoint: NativeCheckpoint, *, mlp: str = "source") -> None:
         """Wrap a loaded checkpoint; use :func:`load` to get one."""
+        if mlp not in _MLP_MODES:
+            raise UnsupportedError(
+                f"unknown mlp {mlp!r}: use source, where paths start, or frozen, where each neuron "
+                "is a component of paths"
+            )
+        self.mlp = mlp
         self.path: Path = checkpoint.path
         self.config: Config = checkpoint.config
         self.weights: Weights = checkpoint.weights
@@ -36,20 +44,31 @@ class Model:
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The symbolic architecture; a bias is in it where its tensor is in the file."""
-        biases = {
-            f"{name}[{layer}]"
-            for layer, attention in enumerate(self.weights.layers)
-            for name in ("b_Q", "b_K", "b_V", "b_O")
-            if getattr(attention, name) is not None
-        }
-        if self.weights.b_U is not None:
-            biases.add("b_U")
+        """The symbolic architecture; a bias is in it where its tensor is in the file.
+
+        Its MLPs are sources or frozen, as the model was loaded.
+        """
+        config = self.config
+        mlp = self.mlp if config.d_mlp is not None else None
         return Architecture(
-            self.config.n_layers,
-            self.config.n_heads,
-            positions=self.config.positions,
-            biases=biases,
+            config.n_layers,
+            config.n_heads,
+            kv_heads=config.n_kv_heads,
+            positions=config.positions,
+            token_types=config.n_token_types is not None,
+            norm=config.norm,
+            norm_placement=config.norm_placement,
+            final_norm=config.final_norm,
+            embed_norm=config.embed_norm,
+            mlp=mlp,
+            neurons=config.d_mlp if mlp == "frozen" else None,
+            parallel=config.parallel,
+            multipliers=[
+                name
+                for name in ("embed", "residual", "logits")
+                if getattr(config, f"{name}_multiplier") is not None
+            ],
+            biases=_biases(self.weights),
         )
 
     def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
@@ -113,13 +132,33 @@ class Model:
         )
 
 
-def load(source: str | Path) -> Model:
+def _biases(weights: Weights) -> set[str]:
+    """The biases that exist, by the names that an architecture gives them."""
+    found = {"b_U"} if weights.b_U is not None else set[str]()
+    parts = (
+        (weights.layers, ("b_Q", "b_K", "b_V", "b_O")),
+        # the bias of a gate is inside its neurons' slopes
+        (weights.mlps, ("b_in", "b_out")),
+    )
+    for layers, names in parts:
+        for layer, tensors in enumerate(layers):
+            found |= {f"{n}[{layer}]" for n in names if getattr(tensors, n) is not None}
+    for label, norm in weights.norms.items():
+        layer, _, name = label.rpartition(".")
+        if norm.b is not None:
+            found.add(f"b_{name}[{layer}]" if layer else f"b_{name}")
+    return found
+
+
+def load(source: str | Path, *, mlp: str = "source") -> Model:
     """Load a model.
 
     Args:
         source: the name of a checkpoint that ships (see ``otimes.shipped()``) or a folder with
             ``config.json`` and ``model.safetensors``. A name wins over a folder of that name;
             write ``./name`` for the folder.
+        mlp: ``source``: paths start at the output of an MLP; ``frozen``: each neuron, at its
+            recorded slope, is a component of paths.
 
     Raises:
         CheckpointError: if it is neither, or the files cannot be used; it says why.
@@ -131,7 +170,7 @@ def load(source: str | Path) -> Model:
         )
     names = [str(card["name"]) for card in shipped()]
     if isinstance(source, str) and source in names:
-        return Model(load_native(folder(source)))
+        return Model(load_native(folder(source)), mlp=mlp)
     if not str(source).strip():
         raise CheckpointError(
             f"the model's name is empty; give a folder or one of {', '.join(names)}"
@@ -145,4 +184,4 @@ def load(source: str | Path) -> Model:
             f"no model {str(source)[:200]!r}: it is no folder here and no checkpoint that ships; "
             f"those are {', '.join(names)}"
         )
-    return Model(load_native(source))
+    return Model(load_native(source), mlp=mlp)

@@ -145,12 +145,13 @@ def forward(arch: Architecture, dense: Dense) -> np.ndarray:  # noqa: C901 - a m
         return out
 
     def branch(x: np.ndarray, layer: int, which: str) -> np.ndarray:
-        """What a branch adds to the stream, for pre and sandwich norms."""
+        """What a branch adds to the stream, for all norms but post-norms."""
         ln = "ln1" if which == "attn" or arch.parallel == "shared" else "ln2"
         post = "ln1_post" if which == "attn" else "ln2_post"
-        read = x if arch.norm is None else norm(x, f"{layer}.{ln}", f"b_{ln}[{layer}]" in biases)
+        reads_normed = arch.norm is not None and arch.norm_placement != "output"
+        read = norm(x, f"{layer}.{ln}", f"b_{ln}[{layer}]" in biases) if reads_normed else x
         out = heads(read, layer) if which == "attn" else mlp(read, layer)
-        if arch.norm is not None and arch.norm_placement == "sandwich":
+        if arch.norm is not None and arch.norm_placement in ("sandwich", "output"):
             out = norm(out, f"{layer}.{post}", f"b_{post}[{layer}]" in biases)
         return residual * out
 

@@ -38,6 +38,11 @@ NAMES = {
         "norm": "layer", "norm_placement": "sandwich", "mlp": "frozen", "neurons": (1, 2),
         "biases": True, "multipliers": {"residual", "logits", "embed"},
     },
+    "OLMo-2": {"norm": "rms", "norm_placement": "output", "mlp": "source"},
+    "OLMo-2, all biases": {
+        "norm": "layer", "norm_placement": "output", "mlp": "frozen", "neurons": (1, 2),
+        "biases": True, "multipliers": {"residual"},
+    },
     "GPT-2": {"norm": "layer", "mlp": "source", "positions": "learned", "biases": True},
     "GPT-2, frozen": {
         "norm": "layer", "mlp": "frozen", "neurons": (2, 1), "positions": "learned", "biases": True,
@@ -151,7 +156,7 @@ architectures = st.builds(
     st.lists(st.integers(0, 3), max_size=3),
     st.integers(0, 2),
     st.sampled_from([None, "layer", "rms"]),
-    st.sampled_from(["pre", "post", "sandwich"]),
+    st.sampled_from(["pre", "post", "sandwich", "output"]),
     st.sampled_from([None, "source", "frozen"]),
     st.sampled_from([False, True, "shared"]),
     st.sampled_from(["none", "learned", "rotary"]),
@@ -283,7 +288,10 @@ def test_grouped_heads_share_key_value_groups() -> None:
         ({"kv_heads": 3}, "8 heads cannot share 3 key-value heads in layer 0"),
         ({"kv_heads": 0}, "8 heads cannot share 0 key-value heads"),
         ({"norm": "batch"}, "unknown norm 'batch'; known are None, layer, rms"),
-        ({"norm_placement": "mid"}, "unknown norm_placement 'mid'; known are pre, post, sandwich"),
+        (
+            {"norm_placement": "mid"},
+            r"unknown norm_placement 'mid'; known are pre, post, sandwich, output",
+        ),
         ({"mlp": True}, "unknown mlp True; known are None, source, frozen"),
         ({"mlp": "frozen"}, "frozen MLPs need neurons="),
         ({"neurons": 3}, 'neurons are components of frozen MLPs: mlp="frozen", not None'),

@@ -120,7 +120,7 @@ def normed(model: Model, x: np.ndarray, norm: str, biased: bool = True) -> np.nd
 
 
 def reading(model: Model, layer: int, branch: str) -> str | None:
-    if not model.norm or model.placement == "post":
+    if not model.norm or model.placement in ("post", "output"):
         return None
     second = branch == "mlp" and model.parallel != "shared"
     return f"{layer}.ln2" if second else f"{layer}.ln1"
@@ -139,7 +139,7 @@ def written(
     model: Model, x: np.ndarray, layer: int, branch: str, biased: bool = True
 ) -> np.ndarray:
     """What a branch adds to the stream, before a norm that follows the addition."""
-    if model.norm and model.placement == "sandwich":
+    if model.norm and model.placement in ("sandwich", "output"):
         x = normed(model, x, f"{layer}.{'ln1' if branch == 'attn' else 'ln2'}_post", biased)
     return scaled(model, x)
 

@@ -1,4 +1,4 @@
-"""``config.json`` of a native checkpoint: what the format knows and what this release reads.
+"""``config.json`` of a native checkpoint: every field of the format, checked.
 
 >>> config = Config.parse(
 ...     {
@@ -22,15 +22,14 @@ True
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import MISSING, dataclass, fields
+from typing import Literal, cast
 
 from otimes.bridge.loading.files import shown
-from otimes.errors import CheckpointError, UnsupportedError
+from otimes.bridge.loading.reader import Reader, is_integer
+from otimes.bridge.loading.rotary import Rotary
+from otimes.errors import CheckpointError
 
 FORMAT = "otimes"
 VERSIONS = (1,)
@@ -38,13 +37,15 @@ VERSIONS = (1,)
 _REQUIRED = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx", "d_vocab", "positions",
              "attention_scale")  # fmt: skip
 _POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi")
-_SUPPORTED_POSITIONS = ("none", "learned", "shortformer")
 _NORMS = ("layer", "rms")
+_PLACEMENTS = ("pre", "post", "sandwich", "output")
+_QK_NORMS = ("head", "all")
+_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 #: the largest sizes that are taken for meant, far above any model, far below an exhausted memory
 _LIMITS: Mapping[str, int] = {
     "n_layers": 10_000, "n_heads": 65_536, "n_kv_heads": 65_536, "d_model": 2**20,
-    "d_head": 2**20, "d_mlp": 2**24, "n_ctx": 2**24, "d_vocab": 2**24,
+    "d_head": 2**20, "d_mlp": 2**24, "n_ctx": 2**24, "d_vocab": 2**24, "n_token_types": 65_536,
 }  # fmt: skip
 
 
@@ -52,8 +53,38 @@ _LIMITS: Mapping[str, int] = {
 class Config:
     """The architecture of a native checkpoint; the fields are the keys of ``config.json``.
 
-    ``attention_scale`` multiplies the raw dot products of queries and keys. ``bos_token_id`` is put
-    before a text, never before given tokens; None is none. ``n_layers`` may be 0.
+    The fields with defaults are those of later models; a file that leaves them out has the default.
+
+    Attributes:
+        n_layers: may be 0.
+        d_mlp: neurons of each MLP; None: there are no MLPs. An MLP is gated where its ``W_gate`` is
+            in the file.
+        bos_token_id: put before a text, never before given tokens; None is none.
+        positions: ``none``, ``learned``, ``shortformer``, ``rotary`` or ``alibi``.
+        norm: ``layer``, ``rms`` or None; gains are stored as they multiply (Gemma's 1 + w as such).
+        activation: ``relu``, ``gelu`` (by the error function), ``gelu_tanh`` or ``silu``.
+        attention_scale: multiplies the raw dot products of queries and keys.
+        eps: added to the mean square under a norm's root.
+        rotary: one for all layers, or one for each, None where that layer's queries and keys do
+            not turn.
+        norm_placement: ``pre``: a branch reads through its norm; ``post``: the norm follows the
+            addition to the stream; ``sandwich``: before the branch and behind it, before the
+            addition; ``output``: behind the branch alone.
+        final_norm: whether a norm stands before the unembedding; left out it is where norms are,
+            unless they are ``post``.
+        embed_norm: whether the sum of the embeddings is normed.
+        qk_norm: norms of queries and keys, before they turn: over each ``head``, or over ``all``
+            heads of a token together; None: none. They are of the kind that ``norm`` names.
+        parallel: whether attention and MLP of a layer read the same stream, each through its own
+            norm (True) or both through ``ln1`` (``"shared"``).
+        embed_multiplier: multiplies the token embeddings; None: nothing does.
+        residual_multiplier: multiplies what each branch adds to the stream.
+        logits_multiplier: multiplies the logits, before their bias is added.
+        attention_softcap: c of ``c · tanh(scores / c)``, before the mask; None: no cap.
+        logits_softcap: the same of the logits, as the last step.
+        windows: for each layer how many positions back a query sees, itself counted; None: all.
+        tied: the unembedding is the transpose of the embedding, and not in the file.
+        n_token_types: the number of token types (segments); None: there are none.
     """
 
     n_layers: int
@@ -71,56 +102,119 @@ class Config:
     causal: bool
     attention_scale: float
     eps: float | None
-    rotary: Mapping[str, object] | None
+    rotary: Rotary | tuple[Rotary | None, ...] | None
+    norm_placement: str = "pre"
+    final_norm: bool = False
+    embed_norm: bool = False
+    qk_norm: str | None = None
+    parallel: bool | Literal["shared"] = False
+    embed_multiplier: float | None = None
+    residual_multiplier: float | None = None
+    logits_multiplier: float | None = None
+    attention_softcap: float | None = None
+    logits_softcap: float | None = None
+    windows: tuple[int | None, ...] | None = None
+    tied: bool = False
+    n_token_types: int | None = None
 
     @classmethod
     def parse(cls, mapping: Mapping[str, object], where: str = "config.json") -> Config:
         """Check the content of a ``config.json`` and return it.
 
-        Missing: ``n_kv_heads`` is ``n_heads``, ``causal`` is true, other optional keys are null.
+        Missing: ``n_kv_heads`` is ``n_heads``, ``causal`` is true, ``norm_placement`` is ``pre``,
+        other optional keys are false or null.
 
         Args:
             mapping: the parsed JSON object.
             where: the name of the file, for messages.
 
         Raises:
-            CheckpointError: not this format or version, or unknown, missing or impossible values.
-            UnsupportedError: values of the format that this release does not read.
+            CheckpointError: not this format or version, or unknown, missing or impossible values,
+                or values that contradict one another.
         """
         _check_format(mapping, where)
-        _check_keys(mapping, where)
-        reader = _Reader(mapping, where)
-        heads = reader.size("n_heads")
-        kv_heads = reader.size("n_kv_heads") if "n_kv_heads" in mapping else heads
+        reader = Reader(mapping, where)
+        reader.check_keys([f.name for f in fields(cls)], _REQUIRED, ignored=("format", "version"))
+        heads = _size(reader, "n_heads")
+        kv_heads = _size(reader, "n_kv_heads") if "n_kv_heads" in mapping else heads
         if heads % kv_heads:
             raise CheckpointError(
                 f"{where}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}, but each KV "
                 "head serves the same number of query heads: correct one of the two"
             )
+        norm = reader.optional_choice("norm", _NORMS)
+        placement = "pre"
+        if "norm_placement" in mapping:
+            placement = reader.choice("norm_placement", _PLACEMENTS)
         config = cls(
-            n_layers=reader.size("n_layers", smallest=0),
+            n_layers=_size(reader, "n_layers", smallest=0),
             n_heads=heads,
             n_kv_heads=kv_heads,
-            d_model=reader.size("d_model"),
-            d_head=reader.size("d_head"),
-            d_mlp=reader.size("d_mlp") if mapping.get("d_mlp") is not None else None,
-            n_ctx=reader.size("n_ctx"),
-            d_vocab=reader.size("d_vocab"),
-            bos_token_id=reader.bos_token_id(),
+            d_model=_size(reader, "d_model"),
+            d_head=_size(reader, "d_head"),
+            d_mlp=_size(reader, "d_mlp") if reader.has("d_mlp") else None,
+            n_ctx=_size(reader, "n_ctx"),
+            d_vocab=_size(reader, "d_vocab"),
+            bos_token_id=_bos_token_id(reader),
             positions=reader.choice("positions", _POSITIONS),
-            norm=reader.choice("norm", _NORMS) if mapping.get("norm") is not None else None,
-            activation=reader.optional_text("activation"),
-            causal=reader.truth("causal"),
+            norm=norm,
+            activation=reader.optional_choice("activation", _ACTIVATIONS),
+            causal=reader.truth("causal", default=True),
             attention_scale=reader.number("attention_scale"),
-            eps=reader.positive_number("eps") if mapping.get("eps") is not None else None,
-            rotary=reader.optional_object("rotary"),
+            eps=reader.optional_positive("eps"),
+            rotary=_rotary(reader),
+            norm_placement=placement,
+            final_norm=reader.truth("final_norm", default=_has_final_norm(norm, placement)),
+            embed_norm=reader.truth("embed_norm", default=False),
+            qk_norm=reader.optional_choice("qk_norm", _QK_NORMS),
+            parallel=_parallel(reader),
+            embed_multiplier=reader.optional_number("embed_multiplier"),
+            residual_multiplier=reader.optional_number("residual_multiplier"),
+            logits_multiplier=reader.optional_number("logits_multiplier"),
+            attention_softcap=reader.optional_positive("attention_softcap"),
+            logits_softcap=reader.optional_positive("logits_softcap"),
+            windows=_windows(reader),
+            tied=reader.truth("tied", default=False),
+            n_token_types=_size(reader, "n_token_types") if reader.has("n_token_types") else None,
         )
-        _check_supported(config, where)
+        _check_norms(config, where)
+        _check_branches(config, where)
         return config
 
     def to_json(self) -> dict[str, object]:
-        """Return the object to write to ``config.json``; ``parse`` gives this config back."""
-        return {"format": FORMAT, "version": VERSIONS[-1], **dataclasses.asdict(self)}
+        """Return the object to write to ``config.json``; ``parse`` gives this config back.
+
+        The fields of later models are in it where they are not what a file without them has.
+        """
+        found: dict[str, object] = {"format": FORMAT, "version": VERSIONS[-1]}
+        for field in fields(self):
+            value: object = getattr(self, field.name)
+            default: object = field.default
+            if field.name == "final_norm":
+                default = _has_final_norm(self.norm, self.norm_placement)
+            if default is MISSING or value != default:
+                found[field.name] = _written(value)
+        return found
+
+    def rotary_of(self, layer: int) -> Rotary | None:
+        """How the queries and keys of a layer turn; None: they do not."""
+        return self.rotary[layer] if isinstance(self.rotary, tuple) else self.rotary
+
+    def window_of(self, layer: int) -> int | None:
+        """How many positions back a query of a layer sees, itself counted; None: all."""
+        return None if self.windows is None else self.windows[layer]
+
+
+def _written(value: object) -> object:
+    if isinstance(value, Rotary):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_written(one) for one in cast("tuple[object, ...]", value)]
+    return value
+
+
+def _has_final_norm(norm: str | None, placement: str) -> bool:
+    return norm is not None and placement != "post"
 
 
 def _check_format(mapping: Mapping[str, object], where: str) -> None:
@@ -140,109 +234,96 @@ def _check_format(mapping: Mapping[str, object], where: str) -> None:
         )
 
 
-def _check_keys(mapping: Mapping[str, object], where: str) -> None:
-    known = [field.name for field in dataclasses.fields(Config)]
-    for key in mapping:
-        if key not in ("format", "version", *known):
-            close = difflib.get_close_matches(str(key)[:60], known, 1)
-            meant = f" (did you mean {close[0]!r}?)" if close else ""
+def _size(reader: Reader, key: str, smallest: int = 1) -> int:
+    return reader.integer(key, smallest, _LIMITS[key])
+
+
+def _bos_token_id(reader: Reader) -> int | None:
+    if not reader.has("bos_token_id"):
+        return None
+    last = _size(reader, "d_vocab") - 1
+    value = reader.mapping["bos_token_id"]
+    if not is_integer(value, 0, last):
+        raise reader.refuse("bos_token_id", f"null or a token id from 0 to {last:,} (d_vocab - 1)")
+    return cast("int", value)
+
+
+def _parallel(reader: Reader) -> bool | Literal["shared"]:
+    if reader.mapping.get("parallel") == "shared":
+        return "shared"
+    if not isinstance(reader.mapping.get("parallel", False), bool):
+        raise reader.refuse("parallel", 'true, false or "shared"')
+    return reader.truth("parallel", default=False)
+
+
+def _windows(reader: Reader) -> tuple[int | None, ...] | None:
+    if not reader.has("windows"):
+        return None
+    layers = _size(reader, "n_layers", smallest=0)
+    each = "null or a list with an integer of 1 or more, or null, for each layer"
+    found = reader.items("windows", layers, each)
+    if not all(value is None or is_integer(value, 1, 2**40) for value in found):
+        raise reader.refuse("windows", each)
+    return tuple(cast("list[int | None]", found))
+
+
+def _rotary(reader: Reader) -> Rotary | tuple[Rotary | None, ...] | None:
+    where, value = reader.where, reader.mapping.get("rotary")
+    rotates = reader.choice("positions", _POSITIONS) == "rotary"
+    if value is None:
+        if rotates:
             raise CheckpointError(
-                f"{where} has the unknown key {shown(key)}{meant}: remove or correct it; known are "
-                + ", ".join(known)
+                f"{where}: positions is 'rotary', but rotary is null: say how, for example "
+                '{"theta": 10000.0, "pairing": "half"}'
             )
-    missing = [key for key in _REQUIRED if key not in mapping]
-    if missing:
-        raise CheckpointError(f"{where} lacks {', '.join(missing)}: add what is missing")
-
-
-def _check_supported(config: Config, where: str) -> None:
-    refused: str | None = None
-    if config.positions not in _SUPPORTED_POSITIONS:
-        refused = f"{config.positions} positions"
-    elif config.norm is not None:
-        refused = f"a norm ({config.norm!r})"
-    elif config.d_mlp is not None:
-        refused = f"MLPs (d_mlp {config.d_mlp})"
-    if refused is not None:
-        raise UnsupportedError(
-            f"{where} describes a model with {refused}: the format has them, this release does not "
-            "support them yet; it reads attention-only models without norms whose positions are "
-            + ", ".join(_SUPPORTED_POSITIONS)
-        )
-    if config.rotary is not None:
+        return None
+    if not rotates:
         # ignoring it would analyse another model than the one that was meant
+        positions = reader.mapping["positions"]
         raise CheckpointError(
-            f"{where}: rotary is set, but positions is {config.positions!r}: set rotary to null"
+            f"{where}: rotary is set, but positions is {positions!r}: set rotary to null"
+        )
+    d_head = _size(reader, "d_head")
+    if not isinstance(value, list):
+        return Rotary.parse(value, d_head, f"{where}: rotary")
+    layers = _size(reader, "n_layers", smallest=0)
+    found = reader.items("rotary", layers, "an object, or one or null for each layer")
+    return tuple(
+        None if one is None else Rotary.parse(one, d_head, f"{where}: rotary[{layer}]")
+        for layer, one in enumerate(found)
+    )
+
+
+def _check_norms(config: Config, where: str) -> None:
+    if config.norm is not None:
+        if config.eps is None:
+            raise CheckpointError(
+                f"{where}: norm is {config.norm!r}, but eps is null: give the number that is added "
+                "under the root, such as 1e-5"
+            )
+        return
+    wrong = [name for name in ("final_norm", "embed_norm", "qk_norm") if getattr(config, name)]
+    wrong += ["norm_placement"] if config.norm_placement != "pre" else []
+    if wrong:
+        raise CheckpointError(
+            f"{where}: {wrong[0]} is {getattr(config, wrong[0])!r}, but norm is null: say which "
+            f"norm, layer or rms, or leave {wrong[0]} out"
         )
 
 
-class _Reader:
-    """Typed access to the mapping; each refusal names the key, what was found and what is right."""
-
-    def __init__(self, mapping: Mapping[str, object], where: str) -> None:
-        self.mapping = mapping
-        self.where = where
-
-    def _refuse(self, key: str, wanted: str) -> CheckpointError:
-        found = shown(self.mapping.get(key))
-        return CheckpointError(f"{self.where}: {key} must be {wanted}, not {found}: correct it")
-
-    def size(self, key: str, smallest: int = 1) -> int:
-        value, limit = self.mapping[key], _LIMITS[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= limit:
-            raise self._refuse(key, f"an integer from {smallest} to {limit:,}")
-        return value
-
-    def bos_token_id(self) -> int | None:
-        value = self.mapping.get("bos_token_id")
-        if value is None:
-            return None
-        last = self.size("d_vocab") - 1
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= last:
-            raise self._refuse(
-                "bos_token_id", f"null or a token id from 0 to {last:,} (d_vocab - 1)"
-            )
-        return value
-
-    def number(self, key: str, wanted: str = "a finite number") -> float:
-        value = self.mapping[key]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._refuse(key, wanted)
-        try:
-            number = float(value)
-        except OverflowError:
-            raise self._refuse(key, wanted) from None
-        if not math.isfinite(number):
-            raise self._refuse(key, wanted)
-        return number
-
-    def positive_number(self, key: str) -> float:
-        wanted = "null or a positive number"
-        number = self.number(key, wanted)
-        if number <= 0:
-            raise self._refuse(key, wanted)
-        return number
-
-    def truth(self, key: str) -> bool:
-        value = self.mapping.get(key, True)
-        if not isinstance(value, bool):
-            raise self._refuse(key, "true or false")
-        return value
-
-    def choice(self, key: str, known: tuple[str, ...]) -> str:
-        value = self.mapping[key]
-        if not isinstance(value, str) or value not in known:
-            raise self._refuse(key, "one of " + ", ".join(known))
-        return value
-
-    def optional_text(self, key: str) -> str | None:
-        value = self.mapping.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self._refuse(key, "null or a name")
-        return value
-
-    def optional_object(self, key: str) -> Mapping[str, object] | None:
-        value = self.mapping.get(key)
-        if value is not None and not isinstance(value, Mapping):
-            raise self._refuse(key, "null or an object")
-        return cast("Mapping[str, object] | None", value)
+def _check_branches(config: Config, where: str) -> None:
+    if config.d_mlp is not None and config.activation is None:
+        raise CheckpointError(
+            f"{where}: d_mlp is {config.d_mlp}, but activation is null: give one of "
+            + ", ".join(_ACTIVATIONS)
+        )
+    if config.parallel and config.d_mlp is None:
+        raise CheckpointError(
+            f"{where}: parallel is {config.parallel!r}, but d_mlp is null: a parallel block has an "
+            "MLP beside its attention; give its d_mlp or leave parallel out"
+        )
+    if config.parallel and config.norm_placement == "post":
+        raise CheckpointError(
+            f"{where}: parallel blocks with post-norms are no known architecture: norm_placement "
+            "is pre, sandwich or output there"
+        )

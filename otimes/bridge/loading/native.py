@@ -48,7 +48,6 @@ def load_native(folder: str | Path) -> NativeCheckpoint:
 
     Raises:
         CheckpointError: something is missing, unreadable, corrupt or does not fit.
-        UnsupportedError: the config is of a kind that this release does not read.
     """
     path = Path(folder)
     _check_folder(path)
@@ -111,9 +110,22 @@ def _match(config: Config, header: Mapping[str, Entry], file: Path) -> list[Slot
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise CheckpointError(
             f"{shown_path(file)} lacks {named}{more}: add the tensors or correct config.json "
-            f"(n_layers {config.n_layers}, positions {config.positions!r})"
+            f"(n_layers {config.n_layers}, positions {config.positions!r}, norm {config.norm!r}, "
+            f"d_mlp {config.d_mlp}, tied {config.tied})"
         )
+    _check_gates({slot.name for slot in used}, file)
     return used
+
+
+def _check_gates(names: set[str], file: Path) -> None:
+    # a gate's bias without its matrix would be ignored, and the MLP taken for a plain one
+    for name in sorted(name for name in names if name.endswith("mlp.b_gate")):
+        gate = name.replace("b_gate", "W_gate")
+        if gate not in names:
+            raise CheckpointError(
+                f"{shown_path(file)} has {name} and no {gate}: add the gate's matrix or remove "
+                "its bias"
+            )
 
 
 def _check_entry(entry: Entry, slot: Slot, file: Path) -> None:

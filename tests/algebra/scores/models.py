@@ -76,7 +76,7 @@ def architectures(draw: st.DrawFn, max_layers: int = 3, max_heads: int = 2) -> A
     mlp = draw(st.sampled_from([None, "source", "frozen"]))
     parallel = draw(st.sampled_from([False, True, "shared"])) if mlp else False
     norm = draw(st.sampled_from([None, "layer", "rms"]))
-    places = ["pre", "sandwich"] if parallel else ["pre", "post", "sandwich"]
+    places = ["pre", "sandwich", "output"] + ([] if parallel else ["post"])
     multipliers = draw(st.sets(st.sampled_from(["embed", "residual", "logits"])))
     whole: dict[str, Any] = {
         "heads": draw(st.lists(sizes, min_size=layers, max_size=layers)),
