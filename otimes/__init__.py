@@ -22,26 +22,37 @@ if TYPE_CHECKING:
         vector,
         weight,
     )
-    from otimes.bridge import Model, Run, load, logit_shares, verify
+    from otimes.bridge import (
+        Model,
+        Run,
+        causal_effects,
+        load,
+        logit_shares,
+        scores,
+        verify,
+    )
     from otimes.errors import OtimesError
     from otimes.models import shipped
-    from otimes.results import Certificate, LogitShares
+    from otimes.results import CausalEffects, Certificate, LogitShares, ScoreAttribution
 
 _HOMES = {
     "otimes.algebra": (
         "Architecture", "Derivation", "Id", "PathSum", "PathTerm", "check_derivation", "equivalent",
         "parse", "partial_expansion", "pattern", "tensor", "vector", "weight",
     ),
-    "otimes.bridge": ("Model", "Run", "load", "logit_shares", "verify"),
+    "otimes.bridge": (
+        "Model", "Run", "causal_effects", "load", "logit_shares", "scores", "verify",
+    ),
     "otimes.errors": ("OtimesError",),
     "otimes.models": ("shipped",),
-    "otimes.results": ("Certificate", "LogitShares"),
+    "otimes.results": ("CausalEffects", "Certificate", "LogitShares", "ScoreAttribution"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = version("otimes")
 __all__ = [
     "Architecture",
+    "CausalEffects",
     "Certificate",
     "Derivation",
     "Id",
@@ -51,6 +62,8 @@ __all__ = [
     "PathSum",
     "PathTerm",
     "Run",
+    "ScoreAttribution",
+    "causal_effects",
     "check_derivation",
     "equivalent",
     "load",
@@ -58,6 +71,7 @@ __all__ = [
     "parse",
     "partial_expansion",
     "pattern",
+    "scores",
     "shipped",
     "tensor",
     "vector",

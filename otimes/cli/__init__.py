@@ -12,6 +12,7 @@ import sys
 
 import click
 
+from otimes.cli.attention import scores
 from otimes.cli.derive import derive
 from otimes.cli.expand import expand
 from otimes.cli.graph import graph
@@ -31,7 +32,7 @@ def cli() -> None:
     """
 
 
-for _command in (expand, derive, verify, graph, models):
+for _command in (expand, derive, verify, scores, graph, models):
     cli.add_command(_command)
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from otimes.cli.options import json_option, print_json, terminal
-from otimes.errors import InputError
+from otimes.cli.options import input_options, json_option, print_json, run_on, terminal
 
 if TYPE_CHECKING:
     from otimes.bridge import Run
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("--prompt", help="A text; the model's first token (BOS) is put in front.")
-@click.option("--tokens", help="Token ids instead, taken as they are: 1,2,3.")
+@input_options
 @click.option(
     "--dtype",
     type=click.Choice(["float64", "float32"]),
@@ -54,10 +52,7 @@ def verify(
     """  # noqa: D301 - click reads the escape
     from otimes import bridge
 
-    if (prompt is None) == (tokens is None):
-        raise InputError("give the input as --prompt TEXT or as --tokens 1,2,3")
-    loaded = bridge.load(model)
-    run = loaded.run(prompt) if tokens is None else loaded.run(tokens=_token_ids(tokens))
+    run = run_on(model, prompt, tokens)
     certificate = bridge.verify(run, dtype=dtype, exact=exact)
     if as_json:
         print_json(certificate.to_json())
@@ -75,17 +70,3 @@ def _print_verification(run: Run, certificate: Certificate, top: int) -> None:
     if not run.model.tokenizer.available:
         pieces = [f"{piece} " for piece in pieces]
     show_verification(terminal(), certificate, logit_shares(run, top=top), pieces)
-
-
-def _token_ids(text: str) -> list[int]:
-    ids = list[int]()
-    for place, part in enumerate(text.split(",")):
-        try:
-            ids.append(int(part))
-        except ValueError:
-            if not text.strip():
-                raise InputError("no tokens: give at least one id, as in --tokens 1,2,3") from None
-            raise InputError(
-                f"--tokens takes ids with commas between them (1,2,3); place {place} is {part!r}"
-            ) from None
-    return ids
