@@ -22,26 +22,46 @@ if TYPE_CHECKING:
         vector,
         weight,
     )
-    from otimes.bridge import Model, Run, load, logit_shares, verify
+    from otimes.bridge import (
+        Model,
+        Run,
+        causal_effects,
+        load,
+        logit_shares,
+        scores,
+        verify,
+    )
     from otimes.errors import OtimesError
     from otimes.models import shipped
-    from otimes.results import Certificate, LogitShares
+    from otimes.results import (
+        Attribution,
+        CausalEffects,
+        Certificate,
+        LogitShares,
+        ScoreAttribution,
+    )
 
 _HOMES = {
     "otimes.algebra": (
         "Architecture", "Derivation", "Id", "PathSum", "PathTerm", "check_derivation", "equivalent",
         "parse", "partial_expansion", "pattern", "tensor", "vector", "weight",
     ),
-    "otimes.bridge": ("Model", "Run", "load", "logit_shares", "verify"),
+    "otimes.bridge": (
+        "Model", "Run", "attribute", "causal_effects", "load", "logit_shares", "scores", "verify",
+    ),
     "otimes.errors": ("OtimesError",),
     "otimes.models": ("shipped",),
-    "otimes.results": ("Certificate", "LogitShares"),
+    "otimes.results": (
+        "Attribution", "CausalEffects", "Certificate", "LogitShares", "ScoreAttribution",
+    ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = version("otimes")
 __all__ = [
     "Architecture",
+    "Attribution",
+    "CausalEffects",
     "Certificate",
     "Derivation",
     "Id",
@@ -51,6 +71,9 @@ __all__ = [
     "PathSum",
     "PathTerm",
     "Run",
+    "ScoreAttribution",
+    "attribute",
+    "causal_effects",
     "check_derivation",
     "equivalent",
     "load",
@@ -58,6 +81,7 @@ __all__ = [
     "parse",
     "partial_expansion",
     "pattern",
+    "scores",
     "shipped",
     "tensor",
     "vector",

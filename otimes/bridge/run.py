@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import index
 from types import EllipsisType
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from otimes.algebra import Architecture, Expr, Logits, PathSum, PathTerm
 from otimes.bridge.binding import Binding, Frozen, freeze, numbered, state_tables
+from otimes.bridge.indices import index_of
 from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
 from otimes.errors import InputError, LimitError
@@ -48,6 +48,15 @@ class Run:
             return torch.arange(self.tokens.shape[1]).expand(self.tokens.shape)
         return (self.mask.cumsum(-1) - 1).clamp(min=0)
 
+    @property
+    def allowed(self) -> Bool[Tensor, "batch dest src"]:
+        """What may be attended to: not padding and, in a causal model, nothing later."""
+        batch, length = self.tokens.shape
+        allowed = torch.ones(batch, length, length, dtype=torch.bool)
+        if self.model.config.causal:
+            allowed = allowed.tril()
+        return allowed if self.mask is None else allowed & self.mask[:, None, :]
+
     def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
         """What the reference module did when it computed in ``dtype``."""
         if dtype not in self._recordings:
@@ -80,6 +89,15 @@ class Run:
         if not 0 <= layer < layers:
             raise InputError(f"no layer {layer}: the model has {layers}, counted from 0")
         return layer
+
+    @property
+    def held_fixed(self) -> tuple[str, ...]:
+        """What the frozen model holds fixed, in words."""
+        config = self.model.config
+        if not config.n_layers:
+            return ()
+        held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
+        return (f"{held}, as the run recorded them",)
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
         """The model as linear operators with this run's patterns held fixed."""
@@ -286,15 +304,5 @@ def _indices(
 ) -> list[int] | None:
     if chosen is None:
         return None
-    lowest, found = -size if negative else 0, list[int]()
-    for one in chosen if isinstance(chosen, Iterable) else [chosen]:
-        try:
-            number = None if isinstance(one, bool) else index(one)
-        except TypeError:
-            number = None
-        if number is None:
-            raise InputError(f"a {what} is an integer, not {one!r}")
-        if not lowest <= number < size:
-            raise InputError(f"{what} {number} is out of range: {lowest} to {size - 1}")
-        found.append(number % size)
-    return found
+    given = chosen if isinstance(chosen, Iterable) else [chosen]
+    return [index_of(what, one, size, negative=negative) for one in given]

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from otimes.bridge.indices import index_of
 from otimes.bridge.run import Run
 from otimes.errors import InputError
 
@@ -53,8 +54,8 @@ def scalar_target(
             a position that is padding, or a run whose logits are not finite.
     """
     vocabulary = run.model.config.d_vocab
-    batch = _place("sequence", batch, len(run.tokens))
-    position = _place("position", position, run.tokens.shape[1])
+    batch = index_of("sequence", batch, len(run.tokens))
+    position = index_of("position", position, run.tokens.shape[1])
     if run.mask is not None and not bool(run.mask[batch, position]):
         raise InputError(f"position {position} of sequence {batch} is padding")
     logits = run.logits[batch, position]
@@ -84,13 +85,8 @@ def token_id(run: Run, token: str | int) -> int:
         InputError: for a text that is not exactly one token, or an id that is not in the
             vocabulary.
     """
-    vocabulary = run.model.config.d_vocab
-    if isinstance(token, bool) or not isinstance(token, int | str):
-        raise InputError(f"a token is a text or an id, not {token!r}")
-    if isinstance(token, int):
-        if not 0 <= token < vocabulary:
-            raise InputError(f"token id {token} is out of range: 0 to {vocabulary - 1}")
-        return token
+    if not isinstance(token, str):
+        return index_of("token id", token, run.model.config.d_vocab, negative=False)
     tokenizer = run.model.tokenizer
     if not tokenizer.available:
         raise InputError(f"the model has no tokenizer: name the token {token!r} by its id")
@@ -102,11 +98,3 @@ def token_id(run: Run, token: str | int) -> int:
     pieces = ", ".join(f"{tokenizer.token_text(i)!r} ({i})" for i in ids[:6])
     what = f"{len(ids)} tokens: {pieces}{', …' if len(ids) > 6 else ''}" if ids else "no token"
     raise InputError(f"the target {token!r} is not one token of this model but {what}{hint}")
-
-
-def _place(what: str, index: int, size: int) -> int:
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise InputError(f"a {what} is an integer, not {index!r}")
-    if not -size <= index < size:
-        raise InputError(f"{what} {index} is out of range: {-size} to {size - 1}")
-    return index % size

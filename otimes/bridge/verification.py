@@ -298,18 +298,13 @@ def _scores(
 
 def _patterns(run: Run, recording: Recording) -> tuple[Check, list[str]]:
     """Are the patterns the softmax of the scores over what may be attended to? And whose not."""
-    batch, length = run.tokens.shape
-    allowed = torch.ones(batch, 1, length, length, dtype=torch.bool)
-    if run.model.config.causal:
-        allowed = allowed.tril()
-    if run.mask is not None:
-        allowed = allowed & run.mask[:, None, None, :]
+    allowed = run.allowed
     worst, wrong = Check(0.0, 0.0, holds=True), list[str]()
     for layer, (scores, pattern) in enumerate(
         zip(recording.scores, recording.patterns, strict=True)
     ):
         for head in range(pattern.shape[1]):
-            error, bound = softmax_error(scores[:, head], pattern[:, head], allowed[:, 0])
+            error, bound = softmax_error(scores[:, head], pattern[:, head], allowed)
             check = _check(error, bound)
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst = _worse(worst, check)

@@ -12,6 +12,7 @@ import sys
 
 import click
 
+from otimes.cli.attention import scores
 from otimes.cli.attribute import attribute
 from otimes.cli.derive import derive
 from otimes.cli.expand import expand
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for _command in (expand, derive, verify, attribute, graph, models):
+for _command in (expand, derive, verify, attribute, scores, graph, models):
     cli.add_command(_command)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from otimes.cli.inputs import input_options, recorded_run
-from otimes.cli.options import json_option, print_json, terminal
+from otimes.cli.options import input_options, json_option, print_json, run_on, terminal
+from otimes.cli.tables import check_tables, table_options, write_tables
 from otimes.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ _GROUPINGS = ["path", "order", "source", "source-position", "last-head", "last-e
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Of the estimates of path energy."
 )
-@click.option(
-    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write .csv or .parquet."
-)
+@table_options
 @click.option(
     "--save", type=click.Path(path_type=Path, dir_okay=False), help="Also save the result as JSON."
 )
@@ -78,7 +76,8 @@ def attribute(
     sources: bool,
     causal: str | None,
     seed: int,
-    table: Path | None,
+    csv: str | None,
+    parquet: str | None,
     save: Path | None,
     as_json: bool,
 ) -> None:
@@ -97,7 +96,8 @@ def attribute(
         raise InputError("give what is taken away either as --minus or as --minus-id")
     if through is not None and by != "path":
         raise InputError("give either --by or --through: what goes through a head overlaps")
-    run = recorded_run(model, prompt, tokens)
+    check_tables(csv, parquet)
+    run = run_on(model, prompt, tokens)
     found = bridge.attribute(
         run,
         target=target if target_id is None else target_id,
@@ -112,10 +112,7 @@ def attribute(
         causal=causal,
         seed=seed,
     )
-    if table is not None:
-        from otimes.results.tables import write_table
-
-        write_table(found.to_pandas(), table)
+    write_tables(found, csv, parquet)
     if save is not None:
         found.save(save)
     if as_json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from otimes.cli.options import architecture_of, json_option, print_json, symbolic_options
-from otimes.cli.scores import head_of, is_scores
+from otimes.cli.score_terms import head_of, is_scores
 from otimes.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from otimes.cli.options import (
     print_json,
     symbolic_options,
 )
-from otimes.cli.scores import expand_scores, is_scores
+from otimes.cli.score_terms import expand_scores, is_scores
 from otimes.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from otimes.algebra import Architecture
+    from otimes.bridge import Run
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 TermT = TypeVar("TermT")
@@ -56,6 +57,46 @@ _SYMBOLIC = (
         "--biases", default="", help="Which biases there are: all, or names such as b_V,b_O."
     ),
 )
+
+_INPUT = (
+    click.option("--prompt", help="A text; the model's first token (BOS) is put in front."),
+    click.option("--tokens", help="Token ids instead, taken as they are: 1,2,3."),
+)
+
+
+def input_options(command: CommandT) -> CommandT:
+    """The input of a run, one sequence, as options."""
+    for option in reversed(_INPUT):
+        command = option(command)
+    return command
+
+
+def run_on(model: str, prompt: str | None, tokens: str | None) -> Run:
+    """Load a model and run it on the input that the options name.
+
+    Raises:
+        InputError: for both, neither, or what is no list of ids.
+    """
+    from otimes import bridge
+
+    if (prompt is None) == (tokens is None):
+        raise InputError("give the input as --prompt TEXT or as --tokens 1,2,3")
+    loaded = bridge.load(model)
+    return loaded.run(prompt) if tokens is None else loaded.run(tokens=_token_ids(tokens))
+
+
+def _token_ids(text: str) -> list[int]:
+    ids = list[int]()
+    for place, part in enumerate(text.split(",")):
+        try:
+            ids.append(int(part))
+        except ValueError:
+            if not text.strip():
+                raise InputError("no tokens: give at least one id, as in --tokens 1,2,3") from None
+            raise InputError(
+                f"--tokens takes ids with commas between them (1,2,3); place {place} is {part!r}"
+            ) from None
+    return ids
 
 
 def symbolic_options(command: CommandT) -> CommandT:

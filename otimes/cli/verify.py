@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from otimes.cli.inputs import input_options, recorded_run
-from otimes.cli.options import json_option, print_json, terminal
+from otimes.cli.options import input_options, json_option, print_json, run_on, terminal
 
 if TYPE_CHECKING:
     from otimes.bridge import Run
@@ -53,7 +52,7 @@ def verify(
     """  # noqa: D301 - click reads the escape
     from otimes import bridge
 
-    run = recorded_run(model, prompt, tokens)
+    run = run_on(model, prompt, tokens)
     certificate = bridge.verify(run, dtype=dtype, exact=exact)
     if as_json:
         print_json(certificate.to_json())

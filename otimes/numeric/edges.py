@@ -11,6 +11,7 @@ edge with nothing set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,6 +96,10 @@ class FrozenEdge:
             gain=cast(self.gain, dtype),
             bias=cast(self.bias, dtype),
         )
+
+    def places(self, positions: Sequence[int]) -> FrozenEdge:
+        """The edge of some positions alone, in this order."""
+        return self if self.scale is None else replace(self, scale=self.scale[:, list(positions)])
 
     def sequence(self, index: int) -> FrozenEdge:
         """The edge of one sequence of the batch."""

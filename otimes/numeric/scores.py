@@ -3,21 +3,23 @@
 A score before the softmax is a bilinear form of what the query and the key position hold, so with
 the stream written as a sum of parts it is a sum over pairs of parts:
 
-    S[dest, src] = scale Σ_a Σ_b (a[dest] W_Q) · (b[src] W_K)
+    S[dest, src] = scale Σ_a Σ_b (a[dest] W_Q) · (b[src] W_K) + shift[dest, src]
 
-The parts are the paths that end before the block, and beside them the shortformer positions and
-the biases ``b_Q`` and ``b_K``.
+The parts are the paths that end before the block, read through the frozen reading norm, and beside
+them the shortformer positions, the bias of that norm and the biases ``b_Q`` and ``b_K``. A shift is
+what positions add to the scores themselves (ALiBi, T5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from otimes.numeric.edges import IDENTITY, FrozenEdge, row
 from otimes.numeric.extended import SAFETY
 from otimes.numeric.frozen import Stream
 from otimes.numeric.rounding import gamma, underflow, unit_roundoff
@@ -31,7 +33,8 @@ class FrozenReader:
 
     ``W_Q [head, d_model, d_head]``, ``W_K [kv_head, d_model, d_head]``, ``b_Q [head, d_head]`` and
     ``b_K [kv_head, d_head]`` or None, ``positions [batch, pos, d_model]`` for shortformer positions
-    or None, and the attention scale.
+    or None, the attention scale, the edge of the norm that the layer ``reads`` through, and the
+    ``shift [batch, head, dest, src]`` that positions add to the scores or None.
     """
 
     W_Q: Float[Tensor, "head d_model d_head"]
@@ -40,6 +43,8 @@ class FrozenReader:
     b_K: Float[Tensor, "kv_head d_head"] | None
     positions: Stream | None
     scale: float
+    reads: FrozenEdge = IDENTITY
+    shift: Float[Tensor, "batch head dest src"] | None = None
 
     def side(self, query: bool, head: int) -> tuple[Tensor, Tensor | None]:
         """The matrix ``[d_model, d_head]`` and the bias of one side of a head."""
@@ -49,11 +54,13 @@ class FrozenReader:
         return self.W_K[kv], None if self.b_K is None else self.b_K[kv]
 
     def parts(self, query: bool, head: int, streams: Sequence[Stream]) -> Tensor:
-        """One side's parts ``[part, batch, pos, d_head]``: at least one stream, positions, bias."""
+        """One side's parts ``[part, batch, pos, d_head]``: streams, at least one, and its own."""
         matrix, bias = self.side(query, head)
-        found = [stream @ matrix for stream in streams]
+        found = [self.reads.apply(stream) @ matrix for stream in streams]
         if self.positions is not None:
-            found.append(self.positions @ matrix)
+            found.append((self.positions @ matrix).expand_as(found[0]))
+        if self.reads.bias is not None:
+            found.append((self.reads.bias @ matrix).expand_as(found[0]))
         if bias is not None:
             found.append(bias.expand_as(found[0]))
         return torch.stack(found)
@@ -61,10 +68,26 @@ class FrozenReader:
     def magnitude(self, query: bool, head: int, size: Tensor) -> Tensor:
         """The sum of absolute values on one side, ``[batch, pos, d_head]``, in float64."""
         matrix, bias = self.side(query, head)
-        total = size @ matrix.double().abs()
+        total = self.distance(query, head, size)
         if self.positions is not None:
             total = total + self.positions.double().abs() @ matrix.double().abs()
+        if self.reads.bias is not None:
+            total = total + self.reads.bias.double().abs() @ matrix.double().abs()
         return total if bias is None else total + bias.double().abs()
+
+    def distance(self, query: bool, head: int, stream: Tensor) -> Tensor:
+        """How far apart a side's vectors are at most, where streams are at most this far apart."""
+        reads = self.reads.to(torch.float64).absolute()
+        return reads.apply(stream) @ self.side(query, head)[0].double().abs()
+
+    def sequence(self, index: int) -> FrozenReader:
+        """The reader of one sequence of the batch."""
+        return replace(
+            self,
+            positions=None if self.positions is None else row(self.positions, index),
+            reads=self.reads.sequence(index),
+            shift=None if self.shift is None else row(self.shift, index),
+        )
 
 
 def sum_of_terms(
@@ -83,7 +106,10 @@ def sum_of_terms(
         for some in keys.split(at_once):
             # [1, batch, dest, d_head] x [part, batch, d_head, src]
             total = total + torch.matmul(query[None], some).sum(0)
-    return reader.scale * total, len(queries) * len(keys)
+    total = reader.scale * total
+    if reader.shift is not None:
+        total = total + reader.shift[:, head]
+    return total, len(queries) * len(keys)
 
 
 def score_bound(
@@ -103,20 +129,23 @@ def score_bound(
     ``|Δq| |k| + |q| |Δk| + |Δq| |Δk|``.
     """
     d_model, d_head = reader.W_Q.shape[1:]
-    W_Q, W_K = (reader.side(query, head)[0].double().abs() for query in (True, False))
     unit = unit_roundoff(dtype)
     bound = torch.zeros(())
+    reading = 2 * (reader.reads.roundings + (d_model if reader.reads.centred else 0))
     for size, count in (
-        (recorded, 2 * d_model + d_head + 8),
-        (magnitude, 2 * d_model + d_head + pairs + 8),
+        (recorded, 2 * d_model + d_head + reading + 8),
+        (magnitude, 2 * d_model + d_head + pairs + reading + 8),
     ):
         queries, keys = (reader.magnitude(query, head, size) for query in (True, False))
         bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
     queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
-    far_queries, far_keys = distance @ W_Q, distance @ W_K
+    far_queries, far_keys = (reader.distance(query, head, distance) for query in (True, False))
     bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
     bound = bound + queries @ far_keys.transpose(-1, -2)
-    return abs(reader.scale) * bound * SAFETY + underflow(dtype)
+    bound = abs(reader.scale) * bound
+    if reader.shift is not None:  # its addition rounds on both sides
+        bound = bound + 4 * unit * reader.shift[:, head].double().abs()
+    return bound * SAFETY + underflow(dtype)
 
 
 def softmax_error(scores: Tensor, pattern: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:

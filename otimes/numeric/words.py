@@ -65,13 +65,14 @@ class TopWords:
     """The words of largest magnitude, the largest first, and what is exact about the others.
 
     ``total`` is the sum over all paths (of the expression, whatever the order or length was limited
-    to), ``count`` how many words or paths were looked at, ``remainder`` is ``total`` without those
-    shown.
+    to), ``count`` how many words or paths were looked at and ``energy`` their sum of squares,
+    ``remainder`` is ``total`` without those shown.
     """
 
     words: Words
     total: float
     count: int
+    energy: float
 
     @property
     def remainder(self) -> float:
@@ -170,9 +171,10 @@ def top_words(walk: Walk, k: int) -> TopWords:
     if walk.prefixes.whole:
         raise ValueError("suffixes overlap, so they leave no exact remainder")
     kept: list[Found] = []
-    magnitudes, count = np.zeros(0), 0
+    magnitudes, count, energy = np.zeros(0), 0, 0.0
     for found in walk.run():
         count += len(found.values)
+        energy += float(np.square(found.values).sum(dtype=np.float64))
         size = np.abs(found.values)
         least = magnitudes[k - 1] if 0 < k <= len(magnitudes) else -1.0
         chosen = _largest(size, k, least)
@@ -189,7 +191,7 @@ def top_words(walk: Walk, k: int) -> TopWords:
     total = (
         target_sum(model, target) if tables is None else accepted_sum(model, tables, target)
     ).item()
-    return TopWords(shown, total, count)
+    return TopWords(shown, total, count, energy)
 
 
 def _largest(size: np.ndarray, k: int, least: float) -> np.ndarray:

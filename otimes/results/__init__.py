@@ -1,6 +1,23 @@
 """What analyses return: frozen dataclasses that print as reports, convert and save."""
 
+from otimes.results.attribution import Attribution, AttributionRow, Interval
+from otimes.results.causal import CausalEffect, CausalEffects
 from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
+from otimes.results.scores import ScoreAttribution, ScoreShare
 from otimes.results.shares import LogitShares, TermShare
 
-__all__ = ["BlockCheck", "Certificate", "Check", "ExactCheck", "LogitShares", "TermShare"]
+__all__ = [
+    "Attribution",
+    "AttributionRow",
+    "BlockCheck",
+    "CausalEffect",
+    "CausalEffects",
+    "Certificate",
+    "Check",
+    "ExactCheck",
+    "Interval",
+    "LogitShares",
+    "ScoreAttribution",
+    "ScoreShare",
+    "TermShare",
+]

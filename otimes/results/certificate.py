@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from otimes.errors import InputError
+from otimes.results.saved import Saved, finite, read, write
 
 if TYPE_CHECKING:
     import pandas
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -130,12 +126,11 @@ class Certificate:
             "exact": None if self.exact is None else asdict(self.exact),
         }
         found = shown if self.holds else {**shown, "reason": "; ".join(self.reasons)}
-        return cast("dict[str, Any]", _finite(found))
+        return cast("dict[str, Any]", finite(found))
 
     def save(self, path: str | Path) -> None:
         """Write the certificate as JSON; :meth:`load` reads it without the model."""
-        text = json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write(path, asdict(self))
 
     @staticmethod
     def load(path: str | Path) -> Certificate:
@@ -144,11 +139,7 @@ class Certificate:
         Raises:
             InputError: if the file is not a saved certificate.
         """
-        try:
-            return _certificate(_Saved(json.loads(Path(path).read_text(encoding="utf-8"))))
-        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"{path} is no saved certificate: {why}") from error
+        return read(path, "certificate", _certificate)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row for each check: side, block, max_abs_error, bound, holds."""
@@ -202,78 +193,43 @@ class Certificate:
         return "\n".join(lines)
 
 
-class _Saved:
-    """A JSON object whose values are read with the type that they must have."""
-
-    def __init__(self, value: object) -> None:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected an object, not {type(value).__name__}")
-        self.value = cast("dict[str, object]", value)
-
-    def get(self, name: str, kind: type[_T]) -> _T:
-        value = self.value[name]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"{name} is {value!r:.40}, not of the type {kind.__name__}")
-        return value
-
-    def number(self, name: str) -> float:
-        """A number; null stands for one that is not finite."""
-        value = self.value[name]
-        if value is None:
-            return math.inf
-        return float(self.get(name, int) if isinstance(value, int) else self.get(name, float))
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        return tuple(_Saved({name: item}).get(name, str) for item in self.get(name, list))
-
-    def objects(self, name: str) -> list[_Saved]:
-        return [_Saved(item) for item in self.get(name, list)]
-
-    def check(self) -> Check:
-        return Check(self.number("max_abs_error"), self.number("bound"), self.get("holds", bool))
-
-    def block(self) -> BlockCheck:
-        check = self.check()
-        return BlockCheck(check.max_abs_error, check.bound, check.holds, self.get("block", str))
-
-    def exact(self) -> ExactCheck:
-        return ExactCheck(self.get("difference", str), self.get("tokens", int))
+def _check(saved: Saved) -> Check:
+    return Check(saved.number("max_abs_error"), saved.number("bound"), saved.get("holds", bool))
 
 
-def _certificate(saved: _Saved) -> Certificate:
+def _block(saved: Saved) -> BlockCheck:
+    check = _check(saved)
+    return BlockCheck(check.max_abs_error, check.bound, check.holds, saved.get("block", str))
+
+
+def _exact(saved: Saved) -> ExactCheck:
+    return ExactCheck(saved.get("difference", str), saved.get("tokens", int))
+
+
+def _certificate(saved: Saved) -> Certificate:
     exact = saved.value["exact"]
     return Certificate(
         model=saved.get("model", str),
         tokens=tuple(
-            tuple(_Saved({"tokens": token}).get("tokens", int) for token in row)
+            tuple(Saved({"tokens": token}).get("tokens", int) for token in row)
             for row in saved.get("tokens", list)
         ),
         dtype=saved.get("dtype", str),
         paths=saved.get("paths", int),
         method=saved.get("method", str),
         checked=saved.texts("checked"),
-        blocks=tuple(check.block() for check in saved.objects("blocks")),
-        terms=tuple(check.block() for check in saved.objects("terms")),
-        scores=_Saved(saved.value["scores"]).check(),
-        patterns=_Saved(saved.value["patterns"]).check(),
-        logits=_Saved(saved.value["logits"]).check(),
+        blocks=tuple(_block(check) for check in saved.objects("blocks")),
+        terms=tuple(_block(check) for check in saved.objects("terms")),
+        scores=_check(Saved(saved.value["scores"])),
+        patterns=_check(Saved(saved.value["patterns"])),
+        logits=_check(Saved(saved.value["logits"])),
         largest_logit=saved.number("largest_logit"),
         vacuous_above=saved.number("vacuous_above"),
         frozen=saved.texts("frozen"),
         unused_parameters=saved.texts("unused_parameters"),
-        exact=None if exact is None else _Saved(exact).exact(),
+        exact=None if exact is None else _exact(Saved(exact)),
         reasons=saved.texts("reasons"),
     )
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: a number that is not finite becomes null."""
-    if isinstance(value, dict):
-        found = cast("dict[str, Any]", value)
-        return {key: _finite(item) for key, item in found.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in cast("list[Any]", value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _pair(check: Check, **more: str) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Tables in files: CSV and Parquet, through pandas."""
+"""Tables in files, CSV and Parquet, through pandas: a file is whole or not there."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,46 +17,48 @@ if TYPE_CHECKING:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_table(frame: pandas.DataFrame, path: str | Path) -> None:
-    """Write a table as ``.csv`` or ``.parquet``, as the name ends; a file is whole or not there.
-
-    In CSV a text that a spreadsheet would take for a formula gets an apostrophe in front.
+def write_csv(frame: pandas.DataFrame, path: str | Path) -> None:
+    """Write a table as CSV; a text that a spreadsheet would run gets an apostrophe in front.
 
     Raises:
-        InputError: for another ending, a folder that is not there, or Parquet without pyarrow.
+        InputError: if the file cannot be written.
     """
-    target = Path(path)
-    if target.suffix not in (".csv", ".parquet"):
-        raise InputError(
-            f"cannot write {target.name}: the name of a table ends in .csv or .parquet"
-        )
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
-    handle, name = tempfile.mkstemp(dir=target.parent, suffix=target.suffix)
+    with _whole(Path(path)) as name:
+        frame.map(_guarded).to_csv(name, index=False)
+
+
+def write_parquet(frame: pandas.DataFrame, path: str | Path) -> None:
+    """Write a table as Parquet.
+
+    Raises:
+        InputError: if the file cannot be written, or without pyarrow.
+    """
+    with _whole(Path(path)) as name:
+        try:
+            frame.to_parquet(name, index=False)
+        except ImportError as error:
+            raise InputError("writing Parquet needs pyarrow: pip install pyarrow") from error
+
+
+@contextmanager
+def _whole(target: Path) -> Generator[str]:
+    """A new file beside the target, which takes its place when all is written."""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, suffix=target.suffix)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}") from error
     os.close(handle)
     try:
-        if target.suffix == ".csv":
-            _safe(frame).to_csv(name, index=False)
-        else:
-            frame.to_parquet(name, index=False)
-        Path(name).chmod(0o666 & ~_umask())
+        yield name
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
         Path(name).replace(target)
-    except ImportError as error:
-        raise InputError(
-            "writing Parquet needs pyarrow: pip install 'otimes[parquet]', or write .csv"
-        ) from error
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}") from error
     finally:
         Path(name).unlink(missing_ok=True)
 
 
-def _safe(frame: pandas.DataFrame) -> pandas.DataFrame:
-    def guarded(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-    return frame.map(guarded)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _guarded(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from otimes.results import Certificate, Check, LogitShares
+from otimes.results import Certificate, Check, LogitShares, ScoreAttribution
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -137,6 +137,24 @@ def _verdict(certificate: Certificate) -> Text:
         f"  {what}:\n       largest error {certificate.max_abs_error:.1e}, "
         f"bound {certificate.bound:.1e}, largest logit {certificate.largest_logit:.3g}",
     )
+
+
+def show_scores(console: Console, found: ScoreAttribution) -> None:
+    """Print the report of ``otimes scores``."""
+    console.print(heading(found.title[0].upper() + found.title[1:]))
+    console.print(indented(Text(f"{found.meaning}\n{found.note}")))
+    kinds = table("kind", "sum", right=("sum",))
+    for kind, value in found.by_kind.items():
+        kinds.add_row(kind, f"{value:+.4f}")
+    console.print(indented(kinds))
+    terms = table("query path", "key path", "kind", "value", right=("value",))
+    for term in found.terms:
+        terms.add_row(Text(term.query_path), Text(term.key_path), term.kind, f"{term.value:+.4f}")
+    terms.add_row("other terms", "", "", f"{found.remainder:+.4f}", end_section=True)
+    terms.add_row(Text("total", style="bold"), "", "", f"{found.score:+.4f}")
+    console.print(indented(terms))
+    for line in found.frozen:
+        console.print(Text(f"frozen: {line}", style="dim"))
 
 
 def show_models(console: Console, cards: Sequence[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otimes.algebra import Architecture
-from otimes.cli.scores import expand_scores, is_scores
+from otimes.cli.score_terms import expand_scores, is_scores
 from otimes.errors import LimitError, NotationError, UnsupportedError
 
 

@@ -1,0 +1,236 @@
+"""The causal check: what really happens to a target when what a path writes is taken away.
+
+A frozen value holds at the run's patterns. Here the path's vector is subtracted from the stream of
+the reference module, and everything behind it is computed anew, patterns and all, by that module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from otimes.algebra import PathTerm
+from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.indices import index_of
+from otimes.bridge.run import Run
+from otimes.errors import InputError
+from otimes.models.reference import Reference
+from otimes.numeric.frozen import Stream
+from otimes.numeric.live import live_head
+from otimes.numeric.paths import PrefixStack, boundary_of, carried
+from otimes.results.causal import CausalEffect, CausalEffects
+
+At = Literal["output", "input"]
+
+_BYTES_AT_ONCE = 2**28
+
+
+def causal_effects(
+    run: Run,
+    paths: Iterable[PathTerm | str],
+    target: int | Sequence[int] | Float[Tensor, " d_vocab"],
+    position: int = -1,
+    *,
+    batch: int = 0,
+    at: At = "output",
+) -> CausalEffects:
+    """Take each path away, recompute what follows, and compare with the path's frozen value.
+
+    Each path is taken away by itself, from the run as it was. A path without a head is subtracted
+    where its source is written; one that begins inside its last head (``bias[1.4] > 1.4``) does not
+    pass what that head reads, so it is subtracted from what the head writes in both cases.
+
+    Args:
+        run: a recorded run.
+        paths: terms of this model, or texts that match one path each.
+        target: a token id (its logit), two ids (the first's logit less the second's), or weights
+            ``[d_vocab]`` for a sum of logits.
+        position: where the target is read, from 0 or from the end.
+        batch: which sequence of the run.
+        at: ``output``: the vector that the path writes is subtracted from the stream right behind
+            its last component. ``input``: what arrives at the path's last head is subtracted from
+            what that head reads with its queries, keys and values, and its output is recomputed.
+
+    Returns:
+        Frozen values and causal effects, in logits. The effect is the target of the run less that
+        of the changed run.
+
+    Raises:
+        InputError: for positions, sequences, ids or weights that do not fit the run.
+        NotationError, UnknownComponentError: for a text that matches no path or several.
+    """
+    if at not in ("output", "input"):
+        raise InputError(f"at={at!r}: a path is taken away at 'output' or at 'input'")
+    sequence = index_of("sequence", batch, len(run.tokens))
+    place = index_of("position", position, run.tokens.shape[1])
+    weights, name = _target(run, target)
+    terms = [path if isinstance(path, PathTerm) else run.paths("..")[path] for path in paths]
+    for term in terms:
+        run.paths(term)  # refused if it is of another model
+    removals = _Removals(run, sequence, at)
+    original = float(run.logits[sequence, place] @ weights)
+    read = removals.model.W_U @ weights
+    constant = 0.0 if removals.model.b_U is None else float(removals.model.b_U @ weights)
+    frozen, causal = list[float](), list[float]()
+    waiting, many = dict[int, _Removal](), _at_once(run)
+    for term in terms:
+        output = removals.stack.output(*numbered(term))
+        frozen.append(constant if output is None else float(output[0, place] @ read))
+        removal = removals.of(term)
+        if removal is None:  # it reaches the logits alone, so nothing else changes
+            causal.append(frozen[-1])
+            continue
+        waiting[len(causal)] = removal
+        causal.append(0.0)
+        if len(waiting) == many:
+            _measure(run, sequence, place, weights, original, waiting, causal)
+    _measure(run, sequence, place, weights, original, waiting, causal)
+    return CausalEffects(
+        model=run.model.path.name,
+        tokens=tuple(run.tokens[sequence].tolist()),
+        position=place,
+        target=name,
+        at=at,
+        original=original,
+        effects=tuple(
+            CausalEffect(term.short_path, *values)
+            for term, *values in zip(terms, frozen, causal, strict=True)
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Removal:
+    """What is subtracted, ``[1, pos, d_model]``, from the stream before block ``boundary``."""
+
+    boundary: int
+    stream: Stream
+
+
+class _Removals:
+    """What has to be subtracted for each path, of one sequence of a run."""
+
+    def __init__(self, run: Run, sequence: int, at: At) -> None:
+        frozen: Frozen = run.frozen()
+        self.at = at
+        self.model = frozen.model.sequence(sequence)
+        self.readers = [reader.sequence(sequence) for reader in frozen.readers]
+        self.streams = [stream[sequence : sequence + 1] for stream in run.recording().streams]
+        self.allowed = run.allowed[sequence]
+        self.stack = PrefixStack(self.model)
+
+    def of(self, term: PathTerm) -> _Removal | None:
+        """None where nothing but the unembedding reads what the path writes."""
+        source, components = numbered(term)
+        inside = 0 if self.model.sources[source].component is None else 1
+        if self.at == "input" and len(components) > inside:
+            return self._through_last_head(source, components)
+        stream = self.stack.stream(source, components)
+        if stream is None or not self.model.depth:
+            return None
+        return _Removal(boundary_of(self.model, source, components), stream)
+
+    def _through_last_head(self, source: int, components: tuple[tuple[int, int], ...]) -> _Removal:
+        block, index = components[-1]
+        prefix = self.stack.stream(source, components[:-1])
+        assert prefix is not None
+        boundary = boundary_of(self.model, source, components[:-1])
+        arriving = carried(self.model, prefix, boundary, block)
+        heads = self.model.blocks[block].attention
+        assert heads is not None
+        before = self.streams[block]
+        old, new = live_head(
+            self.readers[block], heads, index, torch.cat([before, before - arriving]), self.allowed
+        )
+        return _Removal(block + 1, (old - new)[None])
+
+
+def _measure(
+    run: Run,
+    sequence: int,
+    place: int,
+    weights: Tensor,
+    original: float,
+    waiting: dict[int, _Removal],
+    causal: list[float],
+) -> None:
+    """Run the reference once for all paths that wait, one path in each row of the batch."""
+    if not waiting:
+        return
+    many = len(waiting)
+    reference = run.model.reference()
+    tokens = run.tokens[sequence].expand(many, -1)
+    mask = None if run.mask is None else run.mask[sequence].expand(many, -1)
+    with torch.no_grad(), _subtracted(reference, list(waiting.values())):
+        logits = reference(tokens, mask).logits[:, place]
+    for number, value in zip(waiting, (logits @ weights).tolist(), strict=True):
+        causal[number] = original - value
+    waiting.clear()
+
+
+@contextmanager
+def _subtracted(reference: Reference, removals: Sequence[_Removal]) -> Generator[None]:
+    """The reference with a vector subtracted from the stream, another one in each row."""
+    handles = list[torch.utils.hooks.RemovableHandle]()
+    try:
+        for boundary in sorted({removal.boundary for removal in removals}):
+            rows = torch.cat(
+                [r.stream if r.boundary == boundary else 0 * r.stream for r in removals]
+            )
+            # the module adds to the stream what its attention returns
+            attention = reference.blocks[max(boundary - 1, 0)].get_submodule("attn")
+            handles.append(attention.register_forward_hook(_less_written(rows)))
+            if not boundary:  # before the first layer, which then reads the changed stream
+                handles.append(attention.register_forward_pre_hook(_less_read(rows)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _less_written(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    def hook(_: nn.Module, __: object, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (output[0] - rows, *output[1:])
+
+    return hook
+
+
+def _less_read(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0] - rows, *inputs[1:])
+
+    return hook
+
+
+def _at_once(run: Run) -> int:
+    """How many rows of a batch the reference takes within a fixed amount of memory."""
+    config, length = run.model.config, run.tokens.shape[1]
+    layer = 3 * config.n_heads * length**2 + 4 * length * config.d_model
+    row = config.n_layers * layer + length * (config.d_vocab + config.d_model)
+    return max(1, _BYTES_AT_ONCE // (8 * row))
+
+
+def _target(
+    run: Run, target: int | Sequence[int] | Tensor
+) -> tuple[Float[Tensor, " d_vocab"], str]:
+    """Weights over the vocabulary, and a name for them."""
+    size, tokenizer = run.model.config.d_vocab, run.model.tokenizer
+    if isinstance(target, Tensor) and target.is_floating_point():
+        if tuple(target.shape) != (size,) or not bool(torch.isfinite(target).all()):
+            raise InputError(f"a target's weights are {size} finite numbers, one for each token")
+        return target.double(), "weighted sum of logits"
+    ids = [target] if isinstance(target, int) else list(target)
+    if len(ids) not in (1, 2):
+        raise InputError(f"a target is a token id or two, not {len(ids)}")
+    weights = torch.zeros(size, dtype=torch.float64)
+    for one, sign in zip(ids, (1, -1), strict=False):
+        number = index_of("token id", one, size, negative=False)
+        weights[number] += sign
+    texts = [repr(tokenizer.token_text(int(one))) for one in ids]
+    return weights, f"logit of {' − '.join(texts)}"
