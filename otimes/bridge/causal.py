@@ -132,7 +132,7 @@ class _Removals:
         if self.at == "input" and len(components) > inside:
             return self._through_last_head(source, components)
         stream = self.stack.stream(source, components)
-        if stream is None or not self.model.depth:
+        if stream is None or self.model.sources[source].joins != "stream":
             return None
         return _Removal(boundary_of(self.model, source, components), stream)
 
@@ -179,31 +179,20 @@ def _subtracted(reference: Reference, removals: Sequence[_Removal]) -> Generator
     """The reference with a vector subtracted from the stream, another one in each row."""
     handles = list[torch.utils.hooks.RemovableHandle]()
     try:
-        for boundary in sorted({removal.boundary for removal in removals}):
+        for boundary in {removal.boundary for removal in removals}:
             rows = torch.cat(
                 [r.stream if r.boundary == boundary else 0 * r.stream for r in removals]
             )
-            # the module adds to the stream what its attention returns
-            attention = reference.blocks[max(boundary - 1, 0)].get_submodule("attn")
-            handles.append(attention.register_forward_hook(_less_written(rows)))
-            if not boundary:  # before the first layer, which then reads the changed stream
-                handles.append(attention.register_forward_pre_hook(_less_read(rows)))
+            handles.append(reference.points[boundary].register_forward_hook(_less(rows)))
         yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _less_written(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-    def hook(_: nn.Module, __: object, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (output[0] - rows, *output[1:])
-
-    return hook
-
-
-def _less_read(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0] - rows, *inputs[1:])
+def _less(rows: Tensor) -> Callable[..., Tensor]:
+    def hook(_: nn.Module, __: object, stream: Tensor) -> Tensor:
+        return stream - rows
 
     return hook
 

@@ -115,6 +115,8 @@ class Block(nn.Module):
 
         self.ln1, self.ln1_post = norm("ln1"), norm("ln1_post")
         self.ln2, self.ln2_post = norm("ln2"), norm("ln2_post")
+        blocks = 1 if self.mlp is None or self.parallel else 2
+        self.streams = nn.ModuleList(nn.Identity() for _ in range(blocks))
 
     def forward(
         self,
@@ -137,10 +139,10 @@ class Block(nn.Module):
             if self.parallel != "shared":
                 reads = self._read(self.ln2, "ln2", x, tape)
             written = written + self._fire(self.mlp, reads, tape)
-        x = self._added(self.ln1, "ln1", x, written, tape)
+        x = self._added(0, self.ln1, "ln1", x, written, tape)
         if self.mlp is not None and not self.parallel:
             reads = self._read(self.ln2, "ln2", x, tape)
-            x = self._added(self.ln2, "ln2", x, self._fire(self.mlp, reads, tape), tape)
+            x = self._added(1, self.ln2, "ln2", x, self._fire(self.mlp, reads, tape), tape)
         return x
 
     def _read(self, norm: nn.Module | None, name: str, x: Tensor, tape: Tape) -> Tensor:
@@ -156,10 +158,11 @@ class Block(nn.Module):
         return self._written(self.ln2_post, "ln2_post", fired.output, tape)
 
     def _added(
-        self, norm: nn.Module | None, name: str, x: Tensor, written: Tensor, tape: Tape
+        self, block: int, norm: nn.Module | None, name: str, x: Tensor, written: Tensor, tape: Tape
     ) -> Tensor:
         x = x + written
         x = tape.normed(norm, f"{self.layer}.{name}", x) if self.post else x
+        x = self.streams[block](x)
         tape.streams.append(x)
         return x
 
@@ -175,6 +178,8 @@ class Reference(nn.Module):
 
     The names in its ``state_dict`` are the tensor names of the format. ``tensors`` are the names
     of the optional tensors (biases, gates) that exist, for example ``{"blocks.0.attn.b_V"}``.
+
+    Each stream passes through an identity on its way, the place for a hook: see ``points``.
     """
 
     def __init__(self, config: dict[str, Any], tensors: frozenset[str] = frozenset()) -> None:
@@ -189,6 +194,7 @@ class Reference(nn.Module):
             self.pos_embed = PositionEmbed(config["n_ctx"], d_model)
         types = config.get("n_token_types")
         self.type_embed = None if types is None else TypeEmbed(types, d_model)
+        self.stream = nn.Identity()
         embed_norm = config.get("embed_norm", False)
         self.ln_embed = make_norm(config, "ln_embed", tensors) if embed_norm else None
         self.blocks = nn.ModuleList(
@@ -222,7 +228,7 @@ class Reference(nn.Module):
         if self.config["positions"] == "shortformer":
             shortformer = self.pos_embed.W_pos[positions]
         tape = Tape()
-        x = self._embedded(tokens, positions, types, tape)
+        x = self.stream(self._embedded(tokens, positions, types, tape))
         tape.streams.append(x)
         for block in self.blocks:
             x = block(x, shortformer, positions, allowed, tape)
@@ -242,6 +248,11 @@ class Reference(nn.Module):
             neurons=tuple(fired.neurons for fired in tape.fired),
             mlp_outputs=tuple(fired.output for fired in tape.fired),
         )
+
+    @property
+    def points(self) -> list[nn.Module]:
+        """The identities that the recorded ``streams`` pass through, in their order."""
+        return [self.stream, *(point for block in self.blocks for point in block.streams)]
 
     def _embedded(
         self, tokens: Tensor, positions: Tensor, types: Tensor | None, tape: Tape
