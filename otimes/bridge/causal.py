@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -201,8 +201,8 @@ def _less_written(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     return hook
 
 
-def _less_read(rows: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _less_read(rows: Tensor) -> Callable[..., tuple[Any, ...]]:
+    def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (inputs[0] - rows, *inputs[1:])
 
     return hook
