@@ -57,7 +57,12 @@ class Factor(Expr):
     )
 
     def __new__(cls, name: str, type_: Type, label: str = "", kind: str = "") -> Factor:
-        """Return the one factor of this name, type, label and kind."""
+        """Return the one factor of this name, type, label and kind.
+
+        Raises:
+            TypeMismatchError: for what cannot name a factor, a label, a kind or a space.
+        """
+        _check_names(name, label, type_)
         known = cls._interned.get((name, label, kind, type_))
         if known is not None:
             return known
@@ -92,6 +97,20 @@ class Factor(Expr):
             spaces = ", ".join(repr(slot[0]) for slot in slots if slot is not None)
             return f"vector({self.name!r}, {spaces}{label})"
         return f"operator({self.name!r}, {', '.join(map(repr, slots))}{label})"
+
+
+def _check_names(name: object, label: object, type_: Type) -> None:
+    """Refuse numbers and the like where names stand: sizes of spaces are no part of a symbol."""
+    for what, value in (("name", name), ("label", label)):
+        if not isinstance(value, str):
+            raise TypeMismatchError(f"the {what} of a factor is a text such as 'W', not {value!r}")
+    spaces: list[object] = [space for slot in type_.slots or () for space in slot or ()]
+    for space in spaces:
+        if not isinstance(space, str) or not space:
+            raise TypeMismatchError(
+                f"the spaces of {name} are names such as 'd_model', not {space!r}; sizes are given "
+                "where values are taken"
+            )
 
 
 @final

@@ -182,7 +182,7 @@ def test_the_limit_of_terms() -> None:
 
 
 def test_iteration_takes_constant_memory() -> None:
-    paths = Architecture(12, 12).logits.expand()
+    paths = Architecture(12, 12).logits.expand().order(5)
 
     def peak(number: int) -> int:
         tracemalloc.start()
@@ -200,7 +200,7 @@ def test_iteration_takes_constant_memory() -> None:
 
 SPELT = {
     "plain": Architecture(3, 2),
-    "different layers": Architecture(3, (2, 1, 3), positions="learned", token_types=True),
+    "different layers": Architecture(3, (3, 2, 4), positions="learned", token_types=True),
     "biases": Architecture(3, 2, biases=True),
     "parallel neurons": Architecture(2, 2, mlp="frozen", neurons=2, parallel=True),
     "multiplied logits": Architecture(3, 2, multipliers={"logits", "embed"}),
