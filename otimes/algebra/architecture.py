@@ -101,7 +101,8 @@ class Architecture:
         layers: the number of layers, 0 or more.
         heads: heads in each layer, or one number for each layer.
         kv_heads: key-value groups in each layer, the heads' number where absent; query head ``h``
-            uses group ``h // (heads / kv_heads)``.
+            uses group ``h // (heads / kv_heads)``. Where they differ, ``W_K``, ``W_V``, ``b_K`` and
+            ``b_V`` are those of the key-value heads: ``W_K[1.kv2]``.
         positions: ``none``, ``learned`` (added to the stream: the source ``pos``), ``shortformer``
             (enter queries and keys only, never the stream), ``rotary``, ``alibi`` or ``relative``
             (T5's); the last four act on attention scores alone.
@@ -256,6 +257,11 @@ class Architecture:
         self.check_head(head)
         layer, index = head
         return index // (self.heads[layer] // self.kv_heads[layer])
+
+    def group(self, head: Head) -> int | None:
+        """The key-value group of a query head; None where each head has its own keys and values."""
+        found = self.kv_head(head)
+        return None if self.heads[head[0]] == self.kv_heads[head[0]] else found
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -111,7 +111,7 @@ class ScoreTerm(Written):
 
     def _form(self, between: Expr | None) -> Expr:
         """The form, with a matrix of d_head between ``W_Qᵀ`` and ``W_K`` if there is one."""
-        head = self.head
+        head, group = self.head, self._stream.whole.group(self.head)
         left = tuple(transposed(f) for f in reversed(factors_of(self.query.weight)))
         right = factors_of(self.key.weight)
         bare_query, bare_key = (
@@ -119,12 +119,12 @@ class ScoreTerm(Written):
             for s in (self.query, self.key)
         )
         if between is None and not (bare_query or bare_key):
-            middle: tuple[Expr, ...] = (of_head("W_QK", head),)
+            middle: tuple[Expr, ...] = (of_head("W_QK", head, group),)
         else:
             middle = (
                 *(() if bare_query else (transposed(of_head("W_Q", head)),)),
                 *(() if between is None else (between,)),
-                *(() if bare_key else (of_head("W_K", head),)),
+                *(() if bare_key else (of_head("W_K", head, group),)),
             )
         return product((*left, *middle, *right))
 
