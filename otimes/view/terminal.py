@@ -63,11 +63,11 @@ def show_verification(
         )
     )
     numbers = ("logit", "share", "above mean")
-    rows = table("path", "term", *numbers, right=numbers)
+    terms = table("path", "term", *numbers, right=numbers)
     for row in (*shares.shown, shares.rest, shares.total):
         share = f"{row.value / shares.total.value:.1%}" if shares.total.value else "-"
         last = row is shares.total
-        rows.add_row(
+        terms.add_row(
             Text(row.path, style="bold" if last else ""),
             Text(row.term),
             f"{row.value:+.4f}",
@@ -75,7 +75,7 @@ def show_verification(
             f"{row.above_mean:+.4f}",
             end_section=row is shares.rest,
         )
-    console.print(indented(rows))
+    console.print(indented(terms))
 
     console.print(heading("Certificate"))
     checks = table("check", "largest error", "bound", right=("largest error", "bound"))

@@ -252,7 +252,8 @@ class Reference(nn.Module):
     @property
     def points(self) -> list[nn.Module]:
         """The identities that the recorded ``streams`` pass through, in their order."""
-        return [self.stream, *(point for block in self.blocks for point in block.streams)]
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        return [self.stream, *(point for block in blocks for point in block.streams)]
 
     def _embedded(
         self, tokens: Tensor, positions: Tensor, types: Tensor | None, tape: Tape
