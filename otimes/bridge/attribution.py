@@ -50,6 +50,7 @@ def attribute(
     seed: int = 0,
     enumeration_limit: int = ENUMERATION_LIMIT,
     progress: Callable[[Search], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Attribution:
     """Split a logit of a run, or a difference of two, exactly into what its paths add.
 
@@ -79,6 +80,7 @@ def attribute(
         seed: of the estimates.
         enumeration_limit: more paths than this are searched for.
         progress: called after each step of a search.
+        announce: called once before a search, with what it will cost in words.
 
     Returns:
         The rows, the total and the exact remainder, in logits; it prints as a report.
@@ -93,7 +95,9 @@ def attribute(
     asked = _Asked(run, scalar, path, order)
     top = top if top is not None or by != "path" or through else _TOP
     if by == "path" and through is None:
-        found = _largest(asked, top or _TOP, draws, expansions, seed, enumeration_limit, progress)
+        found = _largest(
+            asked, top or _TOP, draws, expansions, seed, enumeration_limit, progress, announce
+        )
         if sources:
             found = found.with_sources(asked)
         if causal is not None:
@@ -270,6 +274,7 @@ def _largest(
     seed: int,
     limit: int,
     progress: Callable[[Search], None] | None,
+    announce: Callable[[str], None] | None,
 ) -> _Largest:
     count = asked.paths.count
     if count <= limit:
@@ -288,6 +293,12 @@ def _largest(
         shape = "path" if count == 1 else "paths"
         return _Largest.of(asked, found, explained, f"all {count:,} {shape} enumerated")
     most = max(300, 3 * top) if expansions is None else expansions
+    if announce is not None:
+        size = f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
+        announce(
+            f"{size} paths are too many to list: searching for the {top} largest with {draws} "
+            f"draws and at most {most:,} splits"
+        )
     tree = PathTree(asked.model, asked.target, asked.tables)
     try:
         result = search(tree, top=top, expansions=most, draws=draws, seed=seed, progress=progress)
