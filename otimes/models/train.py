@@ -83,6 +83,10 @@ RECIPES = {
     "attn-only-2l-natural": Recipe(
         n_layers=2, repeated_one_in=None, steps=12_000, candidates=16, unembed_scale=0.1
     ),
+    # for the benchmarks alone: benchmarks/models/attn-only-4l
+    "attn-only-4l": Recipe(
+        n_layers=4, repeated_one_in=8, steps=2_500, batch=8, d_model=64, d_head=16, n_ctx=64
+    ),
 }
 
 
