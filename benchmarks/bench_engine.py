@@ -57,7 +57,6 @@ def measure(dtype: str, threads: int, rounds: int) -> tuple[Setting, dict[str, s
             dtype,
             threads,
             samples,
-            {item: note for worker in workers for item, note in worker.hello["notes"].items()},
             {item: workers[0].ask("profile", item) for item in dict.fromkeys(missed)},
         )
         versions = {k: v for worker in workers for k, v in worker.hello["versions"].items()}

@@ -17,6 +17,8 @@ from typing import IO, Any, Self
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = Path(__file__).resolve().parents[1] / ".envs"
 OWN = "otimes"
+PATIENCE = 30
+"""Seconds."""
 
 
 def python_of(environment: str) -> Path:
@@ -38,6 +40,7 @@ class Samples:
     peak: float
     resting: float
     operations: float | None = None
+    note: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -72,12 +75,10 @@ class Worker:
             "OMP_WAIT_POLICY": "PASSIVE",
             "HF_HUB_OFFLINE": "1",
         }
+        command = [str(python_of(self.environment)), "-m", self.module]
         self._errors = TemporaryFile()
         self._process = subprocess.Popen(
-            [
-                *(str(python_of(self.environment)), "-m", self.module),
-                *("--dtype", self.dtype, "--threads", number),
-            ],
+            [*command, "--dtype", self.dtype, "--threads", number],
             cwd=ROOT,
             env={**os.environ, **fixed},
             stdin=subprocess.PIPE,
@@ -126,13 +127,21 @@ class Worker:
 
 
 def interleave(workers: Sequence[Worker], rounds: int) -> dict[str, Samples]:
-    """Measure every item once a round, all workers in turn; the first round warms up."""
-    found: dict[str, list[dict[str, float]]] = {}
+    """Measure every item once a round, all workers in turn; the first round warms up.
+
+    An item that took longer than ``PATIENCE`` to warm up is measured once.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    slow = set[str]()
     for turn in range(rounds + 1):
         for worker, item in _items(workers):
+            if turn > 1 and item in slow:
+                continue
             answer = worker.ask("measure", item)
             if turn:
                 found.setdefault(item, []).append(answer)
+            elif answer["wall"] > PATIENCE:
+                slow.add(item)
     operations = {item: worker.hello["items"][item] for worker, item in _items(workers)}
     return {
         item: Samples(
@@ -141,6 +150,7 @@ def interleave(workers: Sequence[Worker], rounds: int) -> dict[str, Samples]:
             peak=max(answer["peak"] for answer in answers),
             resting=median(answer["resting"] for answer in answers),
             operations=operations[item],
+            note=answers[-1]["note"],
         )
         for item, answers in found.items()
     }

@@ -29,7 +29,6 @@ class Setting:
     dtype: str
     threads: int
     samples: Mapping[str, Samples]
-    notes: Mapping[str, str] = field(default_factory=dict[str, str])
     profiles: Mapping[str, list[tuple[str, int, float]]] = field(
         default_factory=dict[str, list[tuple[str, int, float]]]
     )
@@ -67,7 +66,7 @@ def page(results: Results) -> str:
     for setting in results.settings:
         lines += ["", f"## {setting.title}", "", *_machine(setting), "", *_figures(setting)]
         lines += ["", _patching(setting)]
-        lines += [f"\n*{item}* {note}." for item, note in setting.notes.items()]
+        lines += [f"\n*{k}* {found.note}." for k, found in setting.samples.items() if found.note]
         for item, rows in setting.profiles.items():
             lines += ["", f"Where the time of *{item}* goes:", "", *_profile(rows)]
     return "\n".join([*lines, "", _TAIL])

@@ -27,10 +27,13 @@ class Target:
     limit: float
 
     def ratios(self, samples: Mapping[str, Samples]) -> tuple[float, float]:
-        """Own over other, wall clock and processor: medians over rounds of the same round's."""
+        """Own over other, wall clock and processor: medians over rounds of the same round's.
+
+        Of an item that was measured once, that round alone.
+        """
         own, other = samples[self.own], samples[self.against]
         wall, cpu = (
-            median(mine / theirs for mine, theirs in zip(mines, others, strict=True))
+            median(mine / theirs for mine, theirs in zip(mines, others, strict=False))
             for mines, others in ((own.wall, other.wall), (own.cpu, other.cpu))
         )
         return wall, cpu

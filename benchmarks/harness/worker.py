@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,13 +32,13 @@ _SHOWN = 8
 class Item:
     """A piece of work.
 
-    ``operations`` is how many floating-point operations it takes, where that is known; ``note``
-    what a reader of the result must know.
+    ``operations`` is how many floating-point operations it takes, where that is known; ``judge``
+    says of its result what a reader of the figures must know, outside of what is timed.
     """
 
-    work: Callable[[], object]
+    work: Callable[[], Any]
     operations: float | None = None
-    note: str | None = None
+    judge: Callable[[Any], str | None] | None = None
 
 
 def serve(build: Callable[[torch.dtype], Mapping[str, Item]], versions: Mapping[str, str]) -> None:
@@ -57,7 +58,6 @@ def serve(build: Callable[[torch.dtype], Mapping[str, Item]], versions: Mapping[
         items = build(getattr(torch, options.dtype))
         hello = {
             "items": {name: item.operations for name, item in items.items()},
-            "notes": {name: item.note for name, item in items.items() if item.note},
             "threads": torch.get_num_threads(),
             "versions": {
                 "Python": platform.python_version(),
@@ -73,8 +73,8 @@ def serve(build: Callable[[torch.dtype], Mapping[str, Item]], versions: Mapping[
             print(json.dumps(answer), file=answers)
 
 
-def measure(item: Item) -> dict[str, float]:
-    """Seconds of wall clock and of processor, and bytes of memory before and at the peak."""
+def measure(item: Item) -> dict[str, Any]:
+    """Seconds of wall clock and of processor, bytes of memory before and at the peak, the note."""
     gc.collect()
     _give_back()
     resting = _reset_peak()
@@ -82,8 +82,8 @@ def measure(item: Item) -> dict[str, float]:
     kept = item.work()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = _peak()
-    del kept
-    return {"wall": wall, "cpu": cpu, "peak": peak, "resting": resting}
+    note = None if item.judge is None else item.judge(kept)
+    return {"wall": wall, "cpu": cpu, "peak": peak, "resting": resting, "note": note}
 
 
 def profile(item: Item) -> list[tuple[str, int, float]]:
