@@ -71,7 +71,7 @@ benchmarks/.envs/%/.ready: benchmarks/peers/%.txt constraints.txt
 	grep '^torch==' constraints.txt > $(@D)/torch.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement $(@D)/torch.txt \
 	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/torch.txt --requirement $<
+	$(@D)/bin/python -m pip install --quiet --requirement $(@D)/torch.txt --requirement $<
 	touch $@
 
 clean:  ## remove caches and built files; the environments stay (rm -r .venv benchmarks/.envs)

@@ -9,6 +9,9 @@ and keys only), on public-domain English:
 ``attn-only-2l-natural`` 2 layers natural text only: the independent evidence
 ======================== ======== ==========================================================
 
+The recipe ``attn-only-4l`` is that of a small model of 4 layers that does not ship: the benchmarks
+search its paths.
+
 Use (CORPORA holds ``sotu``, ``moby_dick``, ``austen`` and ``kjv`` as ``.txt.gz``)::
 
     python -m otimes.models.train run attn-only-2l --seed 0 --corpora CORPORA --work WORK
