@@ -70,9 +70,9 @@ def attribution(dtype: torch.dtype) -> Mapping[str, Item]:
         for name in [name for name in cache.cache_dict if name.endswith("hook_result")]:
             del cache.cache_dict[name]
 
-    heads = GPT2.layers * GPT2.heads
-    assert every().shape == (heads, 1, GPT2.length)
-    assert torch.allclose(every()[:, :, -1], last(), rtol=1e-4, atol=1e-5)
+    found = every()
+    assert found.shape == (GPT2.layers * GPT2.heads, 1, GPT2.length)
+    assert torch.allclose(found[:, :, -1], last(), rtol=1e-4, atol=1e-5)
     return {HEAD_RESULTS: Item(every), HEAD_RESULTS_LAST: Item(last)}
 
 
