@@ -34,7 +34,8 @@ _CHUNK = 2**27
 class Signs:
     """Independent signs ±1 of every component, block by block, and of every source."""
 
-    components: tuple[Float[Tensor, "draw component"], ...]
+    # a tuple's arrays differ in the axes without a name
+    components: tuple[Float[Tensor, "draw _"], ...]
     sources: Float[Tensor, "draw source"]
 
     @staticmethod
@@ -111,7 +112,7 @@ def everything(model: FrozenModel) -> StateTables:
     )
 
 
-def constant_sources(model: FrozenModel, device: torch.device) -> list[Int[Tensor, " component"]]:
+def constant_sources(model: FrozenModel, device: torch.device) -> list[Int[Tensor, " _"]]:
     """For every block the source that is the constant of each component; -1 where there is none."""
     found = [torch.full((block.components,), -1, device=device) for block in model.blocks]
     for number, source in enumerate(model.sources):
@@ -149,10 +150,10 @@ class Prefixes:
     """
 
     transitions: Transitions
-    moved: tuple[tuple[Float[Tensor, "pos component width draw state"], ...], ...]
+    moved: tuple[tuple[Float[Tensor, "pos _ _ draw _"], ...], ...]
     last: Float[Tensor, "draw pos d_model"]
     signs: Signs | None
-    constants: tuple[Int[Tensor, " component"], ...]
+    constants: tuple[Int[Tensor, " _"], ...]
 
     @property
     def draws(self) -> int:
