@@ -80,9 +80,7 @@ def random_tables(model: FrozenModel, seed: int) -> StateTables:
     )
 
 
-def accepts(
-    model: FrozenModel, tables: StateTables, source: int, components: Components
-) -> bool:
+def accepts(model: FrozenModel, tables: StateTables, source: int, components: Components) -> bool:
     """Walk the automaton along one path."""
     state = tables.start[source]
     inside = dict(components if model.sources[source].component is None else components[1:])

@@ -201,7 +201,7 @@ def test_bad_sizes_are_refused() -> None:
 
     with pytest.raises(ValueError, match="at least one draw, not 0"):
         SignedEnergies(tree, 0)
-    with pytest.raises(LimitError, match="streams of 128 draws would take .* fewer draws"):
+    with pytest.raises(LimitError, match=r"streams of 128 draws would take .* fewer draws"):
         SignedEnergies(tree, budget=1000)
-    with pytest.raises(LimitError, match="matrices of 15 × 15 numbers, .* estimate the energy"):
+    with pytest.raises(LimitError, match=r"matrices of 15 × 15 numbers, .* estimate the energy"):
         SecondMoments(tree, budget=1000)

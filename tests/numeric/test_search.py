@@ -125,8 +125,7 @@ def cancelling() -> Brute:
     assert first.attention is not None
     assert second.attention is not None
     pattern, W_V, W_O = (
-        part.clone()
-        for part in (first.attention.pattern, first.attention.W_V, first.attention.W_O)
+        part.clone() for part in (first.attention.pattern, first.attention.W_V, first.attention.W_O)
     )
     pattern[:, 1], W_V[1], W_O[1] = pattern[:, 0], W_V[0], -W_O[0]
     W_O[:2] *= 100
@@ -138,9 +137,7 @@ def cancelling() -> Brute:
 def test_energy_finds_large_paths_that_cancel_where_the_value_does_not_look() -> None:
     tree = tree_of(cancelling())
     truth = [node.value for node in search(tree, 4, 1000, "value").found]
-    energy, value = (
-        Search(tree, guide_of(guide, tree), 4) for guide in ("energy", "value")
-    )
+    energy, value = (Search(tree, guide_of(guide, tree), 4) for guide in ("energy", "value"))
     needed = dict[str, int]()
     for name, one in (("energy", energy), ("value", value)):
         while [node.value for node in one.found] != truth:
