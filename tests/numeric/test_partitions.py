@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from otimes.numeric.batches import component_numbers
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.functionals import Target
 from otimes.numeric.halves import accepted_sum, order_sums, target_sum
@@ -19,7 +20,6 @@ from otimes.numeric.partitions import (
     source_position_sums,
     source_sums,
 )
-from otimes.numeric.suffixes import component_numbers
 from tests.kit import close, heads_of
 from tests.oracles.frozen import Path
 from tests.synthetic import SHAPES
