@@ -20,7 +20,7 @@ from torch import Tensor
 
 from otimes.numeric.extended import SAFETY
 from otimes.numeric.frozen import Stream
-from otimes.numeric.rounding import gamma, underflow, unit_roundoff
+from otimes.numeric.magnitudes import gamma, underflow, unit_roundoff
 
 _BYTES_AT_ONCE = 2**28
 
