@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="What both sides compute in.",
 )
+@click.option(
+    "--primes",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Compare both sides modulo so many random primes.",
+)
 @click.option("--exact", is_flag=True, help="Also in rational arithmetic, up to 8 tokens.")
 @click.option(
     "--top",
@@ -40,6 +47,7 @@ def verify(
     prompt: str | None,
     tokens: str | None,
     dtype: str,
+    primes: int,
     exact: bool,
     top: int,
     as_json: bool,
@@ -58,7 +66,7 @@ def verify(
         raise InputError("give the input as --prompt TEXT or as --tokens 1,2,3")
     loaded = bridge.load(model)
     run = loaded.run(prompt) if tokens is None else loaded.run(tokens=_token_ids(tokens))
-    certificate = bridge.verify(run, dtype=dtype, exact=exact)
+    certificate = bridge.verify(run, dtype=dtype, primes=primes, exact=exact)
     if as_json:
         print_json(certificate.to_json())
     else:

@@ -11,15 +11,17 @@ the comparison of the two sides fail, since without it they agree within the bou
 *Absolute values* (Higham 2002, section 3.5), for every logit and few layers:
 ``m_{l+1} = |A_l| m_l + b_l``. They grow by a large factor with each layer.
 
-*Adjoint*, for chosen logits and any depth. With ``g_L`` the logit's functional of the last stream and
-``g_l`` computed backwards in float64, ``g_l = A_lᵀ g_{l+1} - r_l``, the error of the logit is exactly
+*Adjoint*, for chosen logits and any depth. With ``g_L`` the logit's functional of the last stream
+and ``g_l`` computed backwards in float64, ``g_l = A_lᵀ g_{l+1} - r_l``, the error of the logit is
+exactly
 
     ⟨g_L, e_L⟩ = ⟨g_0, e_0⟩ + Σ_l ⟨g_{l+1}, δ_l⟩ + Σ_l ⟨r_l, e_l⟩,
 
 by inserting ``e_{l+1}`` step after step. So it is at most ``⟨|g_0|, b⟩ + Σ ⟨|g_{l+1}|, b_l⟩``, plus
 the adjoint's own rounding: ``|⟨r_l, e_l⟩| <= ‖r_l‖ ‖e_l‖`` in the dual norms of
-:mod:`otimes.numeric.gains`, with ``‖r_l‖ <= γ_n ‖|A_l|‖ ‖g_{l+1}‖`` and ``‖e_{l+1}‖ <= ‖A_l‖ ‖e_l‖ +
-‖b_l‖``. That is a product of two roundings and stays small where absolute values say nothing.
+:mod:`otimes.numeric.gains`, with ``‖r_l‖ <= γ_n ‖|A_l|‖ ‖g_{l+1}‖`` and
+``‖e_{l+1}‖ <= ‖A_l‖ ‖e_l‖ + ‖b_l‖``. That is a product of two roundings and stays small where
+absolute values say nothing.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ labels,
 
 so it is the sum over paths, each multiplied by the product of its labels. Both sides are compared
 modulo a prime. A sum without labels cannot see two paths that were exchanged; this can: in the
-enumerated sum a path is multiplied by the labels of its *name*, while its value is computed from the
-components that it went through. Above an enumeration limit the sums grouped by order take the place
-of the paths.
+enumerated sum a path is multiplied by the labels of its *name*, while its value is computed from
+the components that it went through. Above an enumeration limit the sums grouped by order take the
+place of the paths.
 
 The polynomial has degree at most ``blocks + 1``: a source and one component a block. If the two
 sides are different polynomials modulo the prime, they agree by chance with a probability of at most

@@ -7,7 +7,6 @@ Rounding errors of a float64 or float32 computation are measured against this; s
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from otimes.numeric.branches import FrozenHeads, FrozenNeurons
 from otimes.numeric.chosen import Chosen, of_bias, unembed_exactly

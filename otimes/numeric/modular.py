@@ -22,10 +22,10 @@ from torch import Tensor
 from otimes.numeric.branches import FrozenHeads, FrozenNeurons
 from otimes.numeric.edges import FrozenEdge
 from otimes.numeric.frozen import FrozenModel
-from otimes.numeric.paths import Components, PrefixStack
-from otimes.numeric.residues import largest_modulus, residue_model
 from otimes.numeric.magnitudes import absolute_read, block_magnitude, source_magnitude
 from otimes.numeric.measured import entering
+from otimes.numeric.paths import Components, PrefixStack
+from otimes.numeric.residues import largest_modulus, residue_model
 
 
 def difference_modulo(

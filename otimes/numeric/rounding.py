@@ -58,10 +58,10 @@ class Trace:
     """One side's computation, in ``dtype``.
 
     ``streams[l]`` is its input of block l, the last one what the unembedding reads (each
-    ``[batch, pos, d_model]``), and ``logits``, all of them or the ``chosen`` ones. ``magnitudes`` are the sums of the absolute values
-    of the parts that were added up to give the streams. ``parts`` is how many parts the logits are
-    a sum of, 1 for a module that adds up its stream and reads it out once. ``alone`` says that each
-    component was computed by itself.
+    ``[batch, pos, d_model]``), and ``logits``, all of them or the ``chosen`` ones. ``magnitudes``
+    are the sums of the absolute values of the parts that were added up to give the streams.
+    ``parts`` is how many parts the logits are a sum of, 1 for a module that adds up its stream and
+    reads it out once. ``alone`` says that each component was computed by itself.
     """
 
     dtype: torch.dtype

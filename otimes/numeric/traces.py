@@ -18,7 +18,6 @@ from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.paths import (
     Components,
     PrefixStack,
-    Readout,
     boundary_of,
     order_streams,
     outputs_of,
@@ -50,17 +49,26 @@ class _Adder:
         self.magnitude = self.magnitude + part.double().abs()
 
 
-def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Components]]) -> PathTrace:
-    """Evaluate each path by itself, in the model's dtype, and add them all up."""
+def enumerated_trace(
+    model: FrozenModel, paths: Iterable[tuple[int, Components]], chosen: Chosen | None = None
+) -> PathTrace:
+    """Evaluate each path by itself, in the model's dtype, and add them all up.
+
+    With ``chosen`` these logits alone are read out.
+    """
     like = model.zeros()
     ending: list[list[Stream]] = [[] for _ in range(model.depth + 1)]
     last = _Adder(like)  # what no block reads need not be kept
-    logits = Extended.of(like.new_zeros(model.batch, model.length, model.W_U.shape[1]).double())
-    stack, readout, count = PrefixStack(model), Readout.of(model, None, None), 0
+    nothing = unembed(like, model.W_U, chosen) * 0  # the shape of what is read out
+    logits, stack, count = Extended.of(nothing.double()), PrefixStack(model), 0
     for source, components in paths:
         count += 1
         stream = stack.stream(source, components)
-        logits = logits + readout.logits(stack.output(source, components), model)
+        output = stack.output(source, components)
+        if output is not None:
+            logits = logits + unembed(output, model.W_U, chosen)
+        elif model.b_U is not None:
+            logits = logits + of_bias(model.b_U, chosen).expand_as(nothing)
         if stream is not None and model.sources[source].joins == "stream":
             boundary = boundary_of(model, source, components)
             if boundary == model.depth:
@@ -84,7 +92,9 @@ def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Components]]
         streams.append(adder.total)
         magnitudes.append(adder.magnitude)
     streams[-1], magnitudes[-1] = streams[-1] + last.total, magnitudes[-1] + last.magnitude
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, count, alone=True)
+    trace = Trace(
+        model.dtype, tuple(streams), tuple(magnitudes), logits, count, alone=True, chosen=chosen
+    )
     return PathTrace(trace, tuple(standing[:-1]), count)
 
 
