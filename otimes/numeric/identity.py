@@ -35,6 +35,7 @@ from otimes.numeric.residues import (
     ResidueHeads,
     ResidueModel,
     ResidueNeurons,
+    is_prime,
     largest_modulus,
     residue_model,
 )
@@ -44,12 +45,10 @@ PathNumbers = tuple[int, Components]
 
 def draw_prime(model: FrozenModel, random: Random) -> int:
     """A prime of the upper half of those that leave all products exact, each as likely."""
-    from sympy import isprime
-
     most = largest_modulus(model)
     while True:
         found = random.randint(most // 2, most)
-        if isprime(found):
+        if is_prime(found):
             return found
 
 

@@ -25,7 +25,7 @@ from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.magnitudes import absolute_read, block_magnitude, source_magnitude
 from otimes.numeric.measured import entering
 from otimes.numeric.paths import Components, PrefixStack
-from otimes.numeric.residues import largest_modulus, residue_model
+from otimes.numeric.residues import is_prime, largest_modulus, residue_model
 
 
 def difference_modulo(
@@ -85,8 +85,6 @@ def plan(model: FrozenModel, count: int) -> Plan:
     Raises:
         OverflowError: if values of the network are not finite in float64.
     """
-    from sympy import prevprime
-
     size = _Size(model.zeros().double(), _WHOLE)
     for number in range(model.depth + 1):
         if number:
@@ -117,7 +115,9 @@ def plan(model: FrozenModel, count: int) -> Plan:
     bits += math.ceil(math.log2(denominator))
     prime, covered, primes = largest_modulus(model) + 1, 0.0, list[int]()
     while covered < bits + 1:
-        prime = int(prevprime(prime))
+        prime -= 1
+        if not is_prime(prime):
+            continue
         primes.append(prime)
         covered += math.log2(prime) - 1e-9
     places = model.batch * model.length

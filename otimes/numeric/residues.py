@@ -30,6 +30,20 @@ def largest_modulus(model: FrozenModel) -> int:
     return math.isqrt(2**52 // inner)
 
 
+def is_prime(number: int) -> bool:
+    """Whether a number below 3,215,031,751 is prime (Miller and Rabin; these bases are enough)."""
+    if number < 11 or number % 2 == 0:
+        return number in (2, 3, 5, 7)
+    twos = ((number - 1) & (1 - number)).bit_length() - 1
+    for base in (2, 3, 5, 7):
+        power = pow(base, (number - 1) >> twos, number)
+        if power in (1, number - 1):
+            continue
+        if all((power := power * power % number) != number - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
 def residues(value: Tensor, prime: int) -> Tensor:
     """Each float64 number, a dyadic rational, modulo a prime; as float64 integers."""
     if not value.numel():

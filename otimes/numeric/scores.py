@@ -106,13 +106,11 @@ def score_bound(
     W_Q, W_K = (reader.side(query, head)[0].double().abs() for query in (True, False))
     unit = unit_roundoff(dtype)
     bound = torch.zeros(())
-    for size, count in (
-        (recorded, 2 * d_model + d_head + 8),
-        (magnitude, 2 * d_model + d_head + pairs + 8),
-    ):
-        queries, keys = (reader.magnitude(query, head, size) for query in (True, False))
-        bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
+    queries, keys = (reader.magnitude(query, head, magnitude) for query in (True, False))
+    count = 2 * d_model + d_head + 8
+    bound = bound + gamma(count + pairs, unit) * (queries @ keys.transpose(-1, -2))
     queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
+    bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
     far_queries, far_keys = distance @ W_Q, distance @ W_K
     bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
     bound = bound + queries @ far_keys.transpose(-1, -2)
