@@ -152,13 +152,20 @@ def order_streams(model: FrozenModel) -> Iterator[Float[Tensor, "order batch pos
             later[-1] = written[-1]
         else:
             later[1:] = passed[1:]
-        streams = later
+        streams = model.reduced(later)
         yield streams
 
 
 def order_outputs(model: FrozenModel) -> Float[Tensor, "order batch pos d_model"]:
     """What the unembedding reads of all paths of each order, without ``b_U``."""
     *_, streams = order_streams(model)
+    return outputs_of(model, streams)
+
+
+def outputs_of(
+    model: FrozenModel, streams: Float[Tensor, "order batch pos d_model"]
+) -> Float[Tensor, "order batch pos d_model"]:
+    """What the unembedding reads of the last streams of each order."""
     outputs, joined = model.read(streams), model.unembedded()
     if joined is not None:
         outputs = torch.cat([(outputs[0] + model.direction(joined))[None], outputs[1:]])

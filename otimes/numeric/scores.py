@@ -22,7 +22,7 @@ from torch import Tensor
 from otimes.numeric.edges import IDENTITY, FrozenEdge, row
 from otimes.numeric.extended import SAFETY
 from otimes.numeric.frozen import Stream
-from otimes.numeric.rounding import gamma, underflow, unit_roundoff
+from otimes.numeric.magnitudes import gamma, underflow, unit_roundoff
 
 _BYTES_AT_ONCE = 2**28
 
@@ -132,13 +132,11 @@ def score_bound(
     unit = unit_roundoff(dtype)
     bound = torch.zeros(())
     reading = 2 * (reader.reads.roundings + (d_model if reader.reads.centred else 0))
-    for size, count in (
-        (recorded, 2 * d_model + d_head + reading + 8),
-        (magnitude, 2 * d_model + d_head + pairs + reading + 8),
-    ):
-        queries, keys = (reader.magnitude(query, head, size) for query in (True, False))
-        bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
+    queries, keys = (reader.magnitude(query, head, magnitude) for query in (True, False))
+    count = 2 * d_model + d_head + reading + 8
+    bound = bound + gamma(count + pairs, unit) * (queries @ keys.transpose(-1, -2))
     queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
+    bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
     far_queries, far_keys = (reader.distance(query, head, distance) for query in (True, False))
     bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
     bound = bound + queries @ far_keys.transpose(-1, -2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from otimes.bridge import load, verification, verify
+from otimes.bridge import checks, load, verify
 from otimes.errors import LimitError, UnsupportedError
 from tests.factory import make_checkpoint
 from tests.kit import run_of
@@ -106,7 +106,7 @@ def test_more_paths_than_the_limit_are_grouped_by_order(tmp_path: Path) -> None:
 
 def test_many_orders_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more orders than score pairs are enumerated for, the orders are still all paths."""
-    monkeypatch.setattr(verification, "_PAIR_LIMIT", 8)
+    monkeypatch.setattr(checks, "PAIR_LIMIT", 8)
     run, _ = run_of(tmp_path, n_layers=6, n_heads=1, scale=0.3, biases=("b_V", "b_O"))
 
     certificate = verify(run, enumeration_limit=0)
@@ -119,7 +119,7 @@ def test_paths_that_are_many_for_pairs_are_grouped_in_scores(
 ) -> None:
     run, _ = run_of(tmp_path, n_layers=3, biases=("b_V", "b_O"))
     whole = verify(run)
-    monkeypatch.setattr(verification, "_PAIR_LIMIT", 60)
+    monkeypatch.setattr(checks, "PAIR_LIMIT", 60)
 
     grouped = verify(run)
 

@@ -139,8 +139,8 @@ def test_the_plan_covers_the_difference(run: Run) -> None:
         product *= prime
     # all paths dropped: the difference is the whole of the logits
     whole = exact_difference(model, [], chosen)
-    assert (whole * 2**chosen.denominator_bits).denominator == 1
-    assert abs(whole) * 2**chosen.denominator_bits * (len(numbers) + 1) < product / 2
+    assert (whole * chosen.denominator).denominator == 1
+    assert abs(whole) * chosen.denominator * (len(numbers) + 1) < product / 2
     assert float(abs(whole)) == pytest.approx(float(run.logits.abs().max()), rel=1e-12)
 
 
