@@ -137,6 +137,9 @@ class _Side:
     stream: ReadStream
     model: FrozenModel
 
+    def __post_init__(self) -> None:
+        assert len(self.stream.sources) == len(self.model.sources)
+
     def last(self, positions: list[int]) -> _Parts:
         """The sums over all paths that end alike."""
         parts, vectors = last_parts(self.model, positions)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from otimes.numeric.frozen import FrozenModel
-from otimes.numeric.prefixes import on_device
+from otimes.numeric.standing import on_device
 
 
 @dataclass(frozen=True)
