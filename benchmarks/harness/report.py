@@ -207,8 +207,8 @@ The shape is that of GPT-2 small: {layers} layers × {heads} heads, width {d_mod
 
 Every peer has an environment of its own and runs in a process of its own. All processes measure one
 item after the other, in turn, after a round that warms up (rounds: {rounds}); while one works the
-others wait. Ratios are medians over the rounds of both times of a round; a target is met when that of
-wall clock and that of processor times are. Peak memory is the process's, with
+others wait. Ratios are medians over the rounds of both times of a round; a target is met when that
+of wall clock and that of processor times are. Peak memory is the process's, with
 torch and the model. Versions: {versions}.
 """
 

@@ -18,7 +18,12 @@ from benchmarks.harness.worker import Item, serve
 from benchmarks.own.frozen_gpt2 import FrozenPass, frozen_model
 from benchmarks.own.random_checkpoint import write_checkpoint
 from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.functionals import Target
+from otimes.numeric.halves import order_sums
+from otimes.numeric.marginals import edge_marginals
+from otimes.numeric.partitions import last_component_position_sums
 from otimes.numeric.paths import order_streams
+from otimes.numeric.words import Words, all_words, walk_of
 
 
 def machine(dtype: torch.dtype) -> Mapping[str, Item]:
@@ -38,23 +43,59 @@ def machine(dtype: torch.dtype) -> Mapping[str, Item]:
 
 
 def kernels(model: FrozenModel) -> Mapping[str, Item]:
-    """Sums over paths on a frozen model."""
+    """Sums over paths on a frozen model, of streams and of one scalar target: a logit."""
     frozen_pass = FrozenPass(model)
+    at = [Target.logit(model, place, token) for place, token in enumerate(_tokens(model))]
+    target = at[-1]
 
-    def orders() -> list[torch.Tensor]:
+    def orders() -> torch.Tensor:
         *_, streams = order_streams(model)
         return streams
 
-    streams, whole = orders(), frozen_pass()
-    assert len(streams) == GPT2.layers + 1
-    error = (torch.stack(streams).sum(0) - whole).abs().max() / whole.abs().max()
-    assert error < 100 * torch.finfo(model.dtype).eps, "the orders do not add up"
+    def words(order: int) -> Words:
+        return all_words(walk_of(model, target, order=order))
+
+    def attribution(targets: list[Target]) -> list[torch.Tensor]:
+        streams = model.forward()
+        return [last_component_position_sums(model, one, streams) for one in targets]
+
+    _check(orders(), frozen_pass(), words(2), order_sums(model, target), model)
     # block l of n is passed by l + 1 streams
     mean_streams = (GPT2.layers + 1) / 2
     return {
         FROZEN_PASS: Item(frozen_pass, GPT2.frozen_pass),
+        "head words of order ≤ 2": Item(lambda: words(2)),
+        "head words of order ≤ 3": Item(lambda: words(3)),
         "stream at all orders": Item(orders, mean_streams * GPT2.frozen_pass),
+        "scalar at all orders": Item(lambda: order_sums(model, target)),
+        "marginals through heads and edges": Item(lambda: edge_marginals(model, target)),
+        "head attribution by source token, every position": Item(lambda: attribution(at)),
+        "head attribution by source token, last position": Item(lambda: attribution([target])),
     }
+
+
+def _tokens(model: FrozenModel) -> list[torch.Tensor]:
+    """For each position the weights of a logit: those of one token."""
+    chosen = torch.randint(GPT2.d_vocab, (GPT2.length,))
+    return list(torch.nn.functional.one_hot(chosen, GPT2.d_vocab).to(model.dtype))
+
+
+def _check(
+    streams: torch.Tensor,
+    whole: torch.Tensor,
+    words: Words,
+    sums: torch.Tensor,
+    model: FrozenModel,
+) -> None:
+    """What is measured is right: orders add up to the stream, and words to their orders."""
+    few = 100 * torch.finfo(model.dtype).eps
+    assert len(streams) == GPT2.layers + 1
+    assert (streams.sum(0) - whole).abs().max() < few * whole.abs().max(), "orders of streams"
+    assert len(words.values) == 1 + 144 + 9504
+    for order in range(3):
+        found = words.values[words.lengths == order]
+        error = abs(float(found.sum()) - float(sums[order]))
+        assert error < few * max(float(abs(found).sum()), 1e-30), f"words of order {order}"
 
 
 def verification(dtype: torch.dtype) -> Mapping[str, Item]:
@@ -65,13 +106,13 @@ def verification(dtype: torch.dtype) -> Mapping[str, Item]:
         run.recording(dtype)
 
     def verify() -> ox.Certificate:
-        return ox.verify(run, dtype=dtype)
+        return ox.verify(run, dtype=dtype, primes=1)
 
     def judge(certificate: ox.Certificate) -> str | None:
         assert certificate.method == "by order"
         return None if certificate.holds else f"does not hold: {'; '.join(certificate.reasons)}"
 
-    return {"verify by order": Item(verify, judge=judge)}
+    return {"verify by order, identity at one prime": Item(verify, judge=judge)}
 
 
 def build(dtype: torch.dtype) -> Mapping[str, Item]:

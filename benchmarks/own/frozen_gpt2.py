@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.shapes import Shape
-from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenSource
+from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenSource
 
 
 def frozen_model(
@@ -19,20 +19,19 @@ def frozen_model(
     draw = _Draw(seed, dtype)
     heads, d_model, d_head = shape.heads, shape.d_model, shape.d_head
     causal = torch.full((shape.length, shape.length), -torch.inf, dtype=dtype).triu(1)
-    blocks, sources = list[FrozenBlock](), [FrozenSource(0, draw(1, shape.length, d_model))]
+    blocks, sources = list[FrozenBlock](), [FrozenSource.of(0, draw(1, shape.length, d_model))]
     for layer in range(shape.layers):
         scores = draw(1, heads, shape.length, shape.length)
-        blocks.append(
-            FrozenBlock(
-                pattern=(scores + causal).softmax(-1),
-                W_V=draw(heads, d_model, d_head, scale=d_model**-0.5),
-                W_O=draw(heads, d_head, d_model, scale=(heads * d_head) ** -0.5),
-                b_V=draw(heads, d_head) if biases else None,
-            )
+        heads_of_block = FrozenHeads(
+            pattern=(scores + causal).softmax(-1),
+            W_V=draw(heads, d_model, d_head, scale=d_model**-0.5),
+            W_O=draw(heads, d_head, d_model, scale=(heads * d_head) ** -0.5),
+            b_V=draw(heads, d_head) if biases else None,
         )
+        blocks.append(FrozenBlock(heads_of_block))
         if biases:
-            sources += [FrozenSource(layer, None, (layer, head)) for head in range(heads)]
-            sources.append(FrozenSource(layer + 1, draw(1, 1, d_model)))
+            sources += [FrozenSource(layer + 1, component=(layer, head)) for head in range(heads)]
+            sources.append(FrozenSource.of(layer + 1, draw(1, 1, d_model)))
     return FrozenModel(
         blocks=tuple(blocks),
         sources=tuple(sources),
@@ -55,11 +54,12 @@ class FrozenPass:
         # all heads side by side: [d_model, head * d_head] and [head * d_head, d_model]
         self.layers = [
             (
-                block.pattern,
-                block.W_V.transpose(0, 1).flatten(1).contiguous(),
-                block.W_O.flatten(0, 1).contiguous(),
+                heads.pattern,
+                heads.W_V.transpose(0, 1).flatten(1).contiguous(),
+                heads.W_O.flatten(0, 1).contiguous(),
             )
-            for block in model.blocks
+            for heads in (block.attention for block in model.blocks)
+            if heads is not None
         ]
 
     def __call__(self) -> Tensor:
