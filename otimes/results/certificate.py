@@ -240,7 +240,7 @@ def _exact(saved: Saved) -> ExactCheck:
     return ExactCheck(saved.get("difference", str), saved.get("tokens", int))
 
 
-def _identity(saved: Saved) -> Identity:
+def _saved_identity(saved: Saved) -> Identity:
     return Identity(saved.get("holds", bool), saved.integers("primes"), saved.get("degree", int))
 
 
@@ -268,7 +268,7 @@ def _certificate(saved: Saved) -> Certificate:
         vacuous_above=saved.number("vacuous_above"),
         frozen=saved.texts("frozen"),
         unused_parameters=saved.texts("unused_parameters"),
-        identity=None if identity is None else _identity(Saved(identity)),
+        identity=None if identity is None else _saved_identity(Saved(identity)),
         exact=None if exact is None else _exact(Saved(exact)),
         reasons=saved.texts("reasons"),
     )

@@ -17,7 +17,7 @@ SHAPE = Shape(layers=3, heads=4, d_model=10, d_head=3, d_vocab=17, length=5)
 
 def test_patterns_are_causal_and_their_rows_sum_to_1():
     for block in frozen_model(SHAPE, torch.float64).blocks:
-        pattern = block.pattern.numpy()
+        pattern = block.attention.pattern.numpy()
 
         assert pattern.shape == (1, 4, 5, 5)
         assert np.allclose(pattern.sum(-1), 1)
@@ -28,7 +28,8 @@ def test_the_frozen_pass_adds_every_head_to_the_stream():
     model = frozen_model(SHAPE, torch.float64)
     stream = model.written(0)[0].numpy()
     for block in model.blocks:
-        heads = zip(block.pattern[0].numpy(), block.W_V.numpy(), block.W_O.numpy(), strict=True)
+        own = block.attention
+        heads = zip(own.pattern[0].numpy(), own.W_V.numpy(), own.W_O.numpy(), strict=True)
         stream = stream + sum(A @ stream @ W_V @ W_O for A, W_V, W_O in heads)
 
     assert np.allclose(FrozenPass(model)()[0].numpy(), stream, rtol=1e-12)
