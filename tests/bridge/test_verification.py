@@ -83,7 +83,7 @@ def test_holds_whatever_the_storage(tmp_path: Path, dtype: str) -> None:
 
 
 def test_the_bound_is_near_the_rounding_of_four_layers(tmp_path: Path) -> None:
-    """Measured deviations say more than absolute values, which do not depend on what was measured."""
+    """Measured deviations say more than absolute values, which depend on nothing measured."""
     run, _ = run_of(tmp_path, n_layers=4, biases=("b_V", "b_O"))
 
     certificate = verify(run)

@@ -473,9 +473,7 @@ def test_two_paths_that_are_called_each_other(run: Run, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("targets", [None, [(3, 2)]])
 @pytest.mark.parametrize("limit", [0, 4096])
-def test_an_effect_of_more_than_twice_the_bound(
-    square: Run, monkeypatch: pytest.MonkeyPatch, targets, limit: int
-) -> None:
+def test_an_effect_of_more_than_twice_the_bound(square: Run, targets, limit: int) -> None:
     """A head that is off by a factor such that a checked logit moves by 2.1 bounds, and no more."""
     good = verify(square, targets=targets, enumeration_limit=limit)
     value = square.evaluate("1.2") + square.evaluate(".. > 1.2") - square.evaluate("1.2")

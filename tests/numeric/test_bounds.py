@@ -175,7 +175,7 @@ def test_the_adjoints_own_rounding_counts(monkeypatch: pytest.MonkeyPatch) -> No
     local = [step.bound for step in steps(model, traces_of("pre", torch.float64)["judge"])]
     local[-1] = chosen.take(local[-1])
     right = adjoint_bound(model, local, chosen)
-    monkeypatch.setattr(apriori, "block_gain", lambda block: Gain(1e12, 1e12))
+    monkeypatch.setattr(apriori, "block_gain", lambda _: Gain(1e12, 1e12))
 
     assert (adjoint_bound(model, local, chosen) > 10 * right).all()
 
