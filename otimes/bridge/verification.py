@@ -122,20 +122,11 @@ def verify(
         if not check.holds
     ]
     scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
-    if not scores.holds:
-        reasons.append(
-            f"scores of {few(wrong)}: the score terms do not add up to the recorded scores (off "
-            f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
-        )
+    reasons += [] if scores.holds else [_score_reason(scores, wrong)]
     if not torch.equal(recording.positions, run.positions):
         reasons.append("position ids: the model's are not those of the real tokens, from 0")
     patterns, wrong = pattern_check(run, recording)
-    if not patterns.holds:
-        reasons.append(
-            f"patterns of {few(wrong)}: they are not the softmax of the recorded scores over the "
-            f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
-            f"{patterns.bound:.2e})"
-        )
+    reasons += [] if patterns.holds else [_pattern_reason(patterns, wrong)]
     largest = float(recording.logits.abs().max().nan_to_num(torch.inf))
     found = bound_logits(
         model, (judge, engine.trace), sides, asked, default, _VACUOUS[number] * largest
@@ -148,16 +139,10 @@ def verify(
     identity = None
     if primes and not overflow:
         identity = _identity(run, frozen, added if enumerated else None, primes, seed)
-        if not identity.holds:
-            reasons.append(
-                "identity: the forward recursion and the sum over labelled paths differ modulo "
-                f"{identity.primes[-1]}"
-            )
+        reasons += [] if identity.holds else [_identity_reason(identity)]
     exact_check = None if planned is None else _exact(run, added if enumerated else None, planned)
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
-    config = run.model.config
-    held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
     return Certificate(
         model=run.model.path.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
@@ -179,7 +164,7 @@ def verify(
         measured=measured,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
-        frozen=(f"{held}, as the run recorded them",) if config.n_layers else (),
+        frozen=_held(run),
         unused_parameters=run.model.weights.unused,
         identity=identity,
         exact=exact_check,
@@ -213,6 +198,35 @@ def _terms_reason(check: BlockCheck) -> str:
         f"terms of {check.block}: they are not what their matrices give (off by "
         f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
     )
+
+
+def _score_reason(scores: Check, wrong: Sequence[str]) -> str:
+    return (
+        f"scores of {few(wrong)}: the score terms do not add up to the recorded scores (off "
+        f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
+    )
+
+
+def _pattern_reason(patterns: Check, wrong: Sequence[str]) -> str:
+    return (
+        f"patterns of {few(wrong)}: they are not the softmax of the recorded scores over the "
+        f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
+        f"{patterns.bound:.2e})"
+    )
+
+
+def _identity_reason(identity: Identity) -> str:
+    return (
+        "identity: the forward recursion and the sum over labelled paths differ modulo "
+        f"{identity.primes[-1]}"
+    )
+
+
+def _held(run: Run) -> tuple[str, ...]:
+    """What was held fixed."""
+    config = run.model.config
+    held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
+    return (f"{held}, as the run recorded them",) if config.n_layers else ()
 
 
 def _logit_reasons(

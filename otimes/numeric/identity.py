@@ -61,7 +61,7 @@ def degree(model: FrozenModel) -> int:
 class Labels:
     """A residue for each component of each block, and for each source."""
 
-    components: tuple[Float[Tensor, " component"], ...]
+    components: tuple[Tensor, ...]  # [component] for each block
     sources: Float[Tensor, " source"]
     prime: int
 

@@ -113,18 +113,24 @@ def plan(model: FrozenModel, count: int) -> Plan:
     d_model, d_vocab = model.W_U.shape
     denominator = parts.denominator(d_model)
     bits += math.ceil(math.log2(denominator))
-    prime, covered, primes = largest_modulus(model) + 1, 0.0, list[int]()
-    while covered < bits + 1:
-        prime -= 1
-        if not is_prime(prime):
-            continue
-        primes.append(prime)
-        covered += math.log2(prime) - 1e-9
+    primes = _primes_below(largest_modulus(model), bits + 1)
     places = model.batch * model.length
     d_head = max([0, *(branch.width for block in model.blocks for branch in block.branches)])
     each = places * (2 * d_model * d_head + model.length * d_head)
     every = (float(count) * each + 2 * places * d_model * d_vocab) * len(primes)
-    return Plan(denominator, tuple(primes), every, count * len(primes))
+    return Plan(denominator, primes, every, count * len(primes))
+
+
+def _primes_below(most: int, bits: int) -> tuple[int, ...]:
+    """The largest primes up to ``most`` whose product has more than so many bits."""
+    covered, primes = 0.0, list[int]()
+    for number in range(most, 1, -1):
+        if covered >= bits:
+            break
+        if is_prime(number):
+            primes.append(number)
+            covered += math.log2(number) - 1e-9
+    return tuple(primes)
 
 
 @dataclass(frozen=True)

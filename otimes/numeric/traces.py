@@ -18,6 +18,7 @@ from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.paths import (
     Components,
     PrefixStack,
+    Readout,
     boundary_of,
     order_streams,
     outputs_of,
@@ -61,14 +62,17 @@ def enumerated_trace(
     last = _Adder(like)  # what no block reads need not be kept
     nothing = unembed(like, model.W_U, chosen) * 0  # the shape of what is read out
     logits, stack, count = Extended.of(nothing.double()), PrefixStack(model), 0
+    readout = Readout.of(model, None, None)
     for source, components in paths:
         count += 1
         stream = stack.stream(source, components)
         output = stack.output(source, components)
-        if output is not None:
+        if chosen is None:
+            logits = logits + readout.logits(output, model)
+        elif output is not None:
             logits = logits + unembed(output, model.W_U, chosen)
         elif model.b_U is not None:
-            logits = logits + of_bias(model.b_U, chosen).expand_as(nothing)
+            logits = logits + of_bias(model.b_U, chosen)
         if stream is not None and model.sources[source].joins == "stream":
             boundary = boundary_of(model, source, components)
             if boundary == model.depth:
