@@ -21,7 +21,7 @@ from tests.kit import close
 from tests.synthetic import SHAPES
 
 ALL = pytest.mark.parametrize("name", SHAPES)
-SEEDS, DRAWS = 30, 64
+SEEDS, DRAWS = 20, 64
 
 
 def tree_of(found: Brute) -> PathTree:
