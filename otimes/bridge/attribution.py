@@ -29,6 +29,7 @@ ENUMERATION_LIMIT = 1_000_000
 """More paths than this are searched for the largest, not enumerated."""
 
 _TOP = 20
+_SHALLOW = 12
 
 
 def attribute(
@@ -301,7 +302,11 @@ def _largest(
         )
     tree = PathTree(asked.model, asked.target, asked.tables)
     try:
-        result = search(tree, top=top, expansions=most, draws=draws, seed=seed, progress=progress)
+        result = search(
+            tree, top=top, expansions=most, draws=draws, seed=seed, progress=progress,
+            # leaves of deep models are split a few at a time, which shares their products
+            batch=1 if asked.model.depth <= _SHALLOW else 8,
+        )  # fmt: skip
     except LimitError as error:
         raise LimitError(
             f"{error}; take fewer draws= or a shorter input", error.count, error.limit
