@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from otimes.algebra import PathTerm
-from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.binding import numbered
+from otimes.bridge.freezing import Frozen
 from otimes.bridge.indices import index_of
 from otimes.bridge.run import Run
 from otimes.errors import InputError

@@ -17,15 +17,16 @@ from torch import Tensor
 
 from otimes.algebra import Logits, PathSum, PathTerm
 from otimes.algebra.vocabulary import component_name
-from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.binding import numbered
 from otimes.bridge.exact import exact_plan
+from otimes.bridge.freezing import Frozen
 from otimes.bridge.run import Run
 from otimes.errors import InputError, UnsupportedError
 from otimes.models.reference import Recording
 from otimes.numeric.diagnosis import wrong_components, wrong_paths
 from otimes.numeric.modular import Plan, exact_difference
 from otimes.numeric.rounding import Carried, Step, carry, recorded_trace, steps, worst_ratio
-from otimes.numeric.scores import score_bound, softmax_error, sum_of_terms
+from otimes.numeric.scores import cap_error, score_bound, softmax_error, sum_of_terms
 from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace
 from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
 
@@ -73,7 +74,7 @@ def verify(
     enumerated = terms is not None or paths.count <= enumeration_limit
     added = list(paths.depth_first() if terms is None else _terms(terms)) if enumerated else []
     recording = run.recording(number)
-    overflow = _not_finite(recording)
+    overflow = _not_finite(run, recording)
     # what an exact verification would take is said before any work
     count = len(added) if enumerated else paths.count
     planned = exact_plan(run.frozen().model, count) if exact else None
@@ -86,7 +87,7 @@ def verify(
     else:
         engine = order_trace(frozen.model, paths.count)
 
-    judge = recorded_trace(recording.streams, recording.logits)
+    judge = recorded_trace(recording.streams, recording.uncapped_logits)
     judge_steps, engine_steps = steps(frozen.model, judge), steps(frozen.model, engine.trace)
     sides = (
         carry(frozen.model, judge_steps),
@@ -124,10 +125,10 @@ def verify(
             f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
             f"{patterns.bound:.2e})"
         )
-    total, uncertainty = (engine.trace.logits - recording.logits).rounded()
+    total, uncertainty = (engine.trace.logits - recording.uncapped_logits).rounded()
     bound = sides[0].logits + sides[1].logits + uncertainty
     logits = _check(total.abs(), bound)
-    largest = float(recording.logits.abs().max().nan_to_num(torch.inf))
+    largest = float(recording.uncapped_logits.abs().max().nan_to_num(torch.inf))
     if not logits.holds:
         reasons.append(
             f"logits: the sum over paths differs from the model's logits by "
@@ -144,7 +145,6 @@ def verify(
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
     config, (batch, length) = run.model.config, run.tokens.shape
-    held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
     return Certificate(
         model=run.model.path.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
@@ -164,7 +164,7 @@ def verify(
         logits=logits,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
-        frozen=(f"{held}, as the run recorded them",) if config.n_layers else (),
+        frozen=run.held_fixed,
         unused_parameters=run.model.weights.unused,
         exact=exact_check,
         reasons=tuple(reasons),
@@ -185,15 +185,18 @@ def _all_zero(logits: Check, largest: float) -> bool:
     return logits.holds and logits.max_abs_error == largest == 0
 
 
-def _not_finite(recording: Recording) -> list[str]:
+def _not_finite(run: Run, recording: Recording) -> list[str]:
     """Where the judge's forward pass left the range of its numbers, at first."""
-    places = [("block embed", recording.streams[0])]
-    for layer, scores in enumerate(recording.scores):
-        places += [
-            (f"scores of layer {layer}", scores),
-            (f"block {layer}.attn", recording.streams[layer + 1]),
-        ]
-    places.append(("block unembed", recording.logits))
+    places = list[tuple[str, Tensor]]()
+    of_block = {block: layer for layer, block in enumerate(run.frozen().attention)}
+    for number, (name, stream) in enumerate(
+        zip(_step_names(run)[:-1], recording.streams, strict=True), start=-1
+    ):
+        if number in of_block:
+            layer = of_block[number]
+            places.append((f"scores of layer {layer}", recording.scores[layer]))
+        places.append((f"block {name}", stream))
+    places.append(("block unembed", recording.uncapped_logits))
     for name, values in places:
         if not bool(torch.isfinite(values).all()):
             kind = str(values.dtype).removeprefix("torch.")
@@ -271,21 +274,21 @@ def _scores(
 ) -> tuple[Check, int, list[str]]:
     """The worst head's check, the number of score terms, and the heads whose check fails."""
     worst, pairs, wrong = Check(0.0, 0.0, holds=True), 0, list[str]()
-    for layer, reader in enumerate(frozen.readers):
-        parts, magnitude = engine.parts[layer], engine.trace.magnitudes[layer]
+    for layer, (block, reader) in enumerate(zip(frozen.attention, frozen.readers, strict=True)):
+        parts, magnitude = engine.parts[block], engine.trace.magnitudes[block]
         if len(parts) ** 2 > _PAIR_LIMIT and not engine.by_order:
-            parts = _grouped(engine, layer)  # by the last block that wrote: still all paths
+            parts = _grouped(engine, block)  # by the last block that wrote: still all paths
         if not parts:  # all terms that could stand here are missing: their sum is 0
-            parts = (torch.zeros_like(recording.streams[layer]),)
-        distance = sides[0].streams[layer] + sides[1].streams[layer]
+            parts = (torch.zeros_like(recording.streams[block]),)
+        distance = sides[0].streams[block] + sides[1].streams[block]
         for head in range(run.model.config.n_heads):
             value, count = sum_of_terms(reader, head, parts)
             bound = score_bound(
                 reader,
                 head,
-                count + len(engine.parts[layer]),
+                count + len(engine.parts[block]),
                 value.dtype,
-                recording.streams[layer].double().abs(),
+                recording.streams[block].double().abs(),
                 magnitude,
                 distance,
             )
@@ -297,15 +300,21 @@ def _scores(
 
 
 def _patterns(run: Run, recording: Recording) -> tuple[Check, list[str]]:
-    """Are the patterns the softmax of the scores over what may be attended to? And whose not."""
-    allowed = run.allowed
+    """Are the patterns the softmax of the scores over what may be attended to? And whose not.
+
+    Where scores have a soft-cap, it is the softmax of the capped ones, and these are checked too.
+    """
+    cap = run.model.config.attention_softcap
     worst, wrong = Check(0.0, 0.0, holds=True), list[str]()
-    for layer, (scores, pattern) in enumerate(
-        zip(recording.scores, recording.patterns, strict=True)
+    for layer, (scores, capped, pattern) in enumerate(
+        zip(recording.scores, recording.capped_scores, recording.patterns, strict=True)
     ):
+        allowed = run.attended(layer)
         for head in range(pattern.shape[1]):
-            error, bound = softmax_error(scores[:, head], pattern[:, head], allowed)
+            error, bound = softmax_error(capped[:, head], pattern[:, head], allowed)
             check = _check(error, bound)
+            if cap is not None:
+                check = _worse(check, _check(*cap_error(scores[:, head], capped[:, head], cap)))
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst = _worse(worst, check)
     return worst, wrong
@@ -333,11 +342,11 @@ def _terms(terms: Iterable[PathTerm] | PathSum | Logits) -> list[PathTerm]:
     return found
 
 
-def _grouped(engine: PathTrace, layer: int) -> tuple[Tensor, ...]:
+def _grouped(engine: PathTrace, block: int) -> tuple[Tensor, ...]:
     """The paths before a block, added up by the block that wrote them last."""
-    groups, start = list[Tensor](), 0
-    for earlier in range(layer + 1):
-        fresh = engine.parts[earlier][start:]
+    groups, start, parts = list[Tensor](), 0, engine.parts[block]
+    for earlier in range(block + 1):
+        fresh = parts[start : len(engine.parts[earlier])]
         start = len(engine.parts[earlier])
         if fresh:
             groups.append(torch.stack([part.expand_as(fresh[0]) for part in fresh]).sum(0))

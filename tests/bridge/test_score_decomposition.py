@@ -13,7 +13,7 @@ import pytest
 
 import otimes as ox
 from otimes.bridge import Run
-from otimes.bridge.binding import Frozen
+from otimes.bridge.freezing import Frozen
 from otimes.errors import InputError, NotationError, UnknownComponentError
 from otimes.results import ScoreAttribution
 from tests.factory import Checkpoint
