@@ -8,6 +8,7 @@ model's symbols, in their order; see :mod:`otimes.algebra.layout` and :mod:`otim
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,12 +36,13 @@ from otimes.numeric.frozen import (
 from otimes.numeric.head_spaces import HeadNorm
 from otimes.numeric.scores import FrozenReader
 
-_ACTIVATIONS = {
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
 }
+"""The functions that ``activation`` in a config names."""
 # the derivative at 0, the limit of φ(z)/z; relu's output there is 0 with any
 _SLOPE_AT_ZERO = {"relu": 0.0, "gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5}
 
@@ -71,7 +73,7 @@ def slopes(recording: Recording, layer: int, activation: str) -> Float[Tensor, "
 
     Where z is 0 it is the limit, φ'(0).
     """
-    gate, z, act = recording.gates[layer], recording.preactivations[layer], _ACTIVATIONS[activation]
+    gate, z, act = recording.gates[layer], recording.preactivations[layer], ACTIVATIONS[activation]
     if gate is not None:
         return act(gate)
     secant = act(z) / torch.where(z == 0, torch.ones_like(z), z)
@@ -249,11 +251,11 @@ class _Freezer:
         gain = self._maybe(f"blocks.{layer}.attn.{name}.w")
         if gain is None:
             return None
-        over = "all" if self.config.qk_norm == "all" else "head"
         return HeadNorm(
             self.recording.scales[f"{layer}.{name}"].to(self.dtype),
             gain[None] if gain.ndim == 1 else gain,
-            over if self.config.norm == "layer" else None,
+            "all" if self.config.qk_norm == "all" else "head",
+            self.config.norm == "layer",
         )
 
     # sources

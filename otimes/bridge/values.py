@@ -6,7 +6,7 @@ made larger than a stream or the logits.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ _OPERATOR = Type.of((POS, POS), (VOCAB, VOCAB))
 _VECTOR = Type.of((POS, ONE), (VOCAB, ONE))
 
 
+@runtime_checkable
 class Symbols(Protocol):
     """What gives the tensors of symbols."""
 

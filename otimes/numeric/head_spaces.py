@@ -28,13 +28,14 @@ class HeadNorm:
     """A frozen norm of the queries or keys of one layer.
 
     ``scale [batch, head, pos]`` is ``1/σ``, ``gain [head, d_head]`` (one row where heads share
-    it); ``centred`` takes the mean over each ``head``, or over ``all`` heads of a token, away
-    first. Keys have KV heads.
+    it). The norm is ``over`` each head, or over all heads of a token together; ``centred`` takes
+    the mean over these away first. Keys have KV heads.
     """
 
     scale: Float[Tensor, "batch head pos"]
     gain: Float[Tensor, "heads d_head"]
-    centred: Literal["head", "all"] | None = None
+    over: Literal["head", "all"] = "head"
+    centred: bool = False
 
     def fold(self, matrix: Float[Tensor, "head *rows d_head"]) -> Tensor:
         """Centring and gain as parts of the matrices ``[head, d_model, d_head]`` or a bias."""
@@ -45,9 +46,9 @@ class HeadNorm:
         return (matrix + self._mean(matrix)) * self._gain(matrix).abs()
 
     def _mean(self, matrix: Tensor) -> Tensor:
-        if self.centred is None:
+        if not self.centred:
             return matrix.new_zeros(())
-        axes = (0, -1) if self.centred == "all" else (-1,)
+        axes = (0, -1) if self.over == "all" else (-1,)
         return matrix.mean(axes, keepdim=True)
 
     def _gain(self, matrix: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ class HeadNorm:
 
     def roundings(self, heads: int, d_head: int) -> int:
         """At most so many roundings in norming, and as many in folding."""
-        return 4 + (0 if self.centred is None else heads * d_head + 4)
+        return 4 + (heads * d_head + 4 if self.centred else 0)
 
     def sequence(self, index: int) -> HeadNorm:
         """The norm on one sequence of the batch."""

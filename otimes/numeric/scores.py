@@ -60,11 +60,11 @@ class FrozenReader:
         Centring and gain of a norm of queries or keys are in both.
         """
         matrix, bias = self._queries if query else self._keys
-        number = self._number(query, head)
+        number = self.number(query, head)
         return matrix[number], None if bias is None else bias[number]
 
-    def _number(self, query: bool, head: int) -> int:
-        """The query head itself, or the KV head that it uses."""
+    def number(self, query: bool, head: int) -> int:
+        """The number of a query head's matrix on one side: its own, or that of its KV head."""
         return head if query else head // (self.W_Q.shape[0] // self.W_K.shape[0])
 
     @cached_property
@@ -119,7 +119,7 @@ class FrozenReader:
         norm = self.q_norm if query else self.k_norm
         if norm is None:
             return vectors
-        scale = norm.scale[:, self._number(query, head)]
+        scale = norm.scale[:, self.number(query, head)]
         scale = scale if positions is None else scale[:, list(positions)]
         return vectors * scale[..., None]
 
@@ -152,7 +152,7 @@ class FrozenReader:
 
     def _absolute_side(self, query: bool, head: int) -> tuple[Tensor, Tensor | None]:
         matrix, bias = self._query_magnitudes if query else self._key_magnitudes
-        number = self._number(query, head)
+        number = self.number(query, head)
         return matrix[number], None if bias is None else bias[number]
 
     def distance(self, query: bool, head: int, stream: Tensor) -> Tensor:
