@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from otimes.bridge import Run, load
-from otimes.bridge.binding import Frozen
+from otimes.bridge.freezing import Frozen
 from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenPart
 from tests.factory import Checkpoint, make_checkpoint
 

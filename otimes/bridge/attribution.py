@@ -112,7 +112,7 @@ def attribute(
         if top is not None:
             kept = sorted(range(len(rows)), key=lambda place: -abs(rows[place].value))[:top]
             rows = tuple(rows[place] for place in sorted(kept))
-    gap = float(run.logits[scalar.batch, scalar.position] @ scalar.weights) - asked.total
+    gap = float(run.uncapped_logits[scalar.batch, scalar.position] @ scalar.weights) - asked.total
     names = [run.model.tokenizer.token_text(token) for token in run.tokens[batch].tolist()]
     return Attribution(
         model=run.model.path.name,

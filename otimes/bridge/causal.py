@@ -16,13 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from otimes.algebra import PathTerm
-from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.binding import numbered
+from otimes.bridge.freezing import ACTIVATIONS, Frozen
 from otimes.bridge.indices import index_of
+from otimes.bridge.loading.weights import MLPWeights
 from otimes.bridge.run import Run
 from otimes.errors import InputError
 from otimes.models.reference import Reference
+from otimes.numeric.branches import FrozenHeads, FrozenNeurons
 from otimes.numeric.frozen import Stream
-from otimes.numeric.live import live_head
+from otimes.numeric.live import LiveRules, change_behind, live_head, live_neuron
 from otimes.numeric.paths import PrefixStack, boundary_of, carried
 from otimes.results.causal import CausalEffect, CausalEffects
 
@@ -42,9 +45,12 @@ def causal_effects(
 ) -> CausalEffects:
     """Take each path away, recompute what follows, and compare with the path's frozen value.
 
-    Each path is taken away by itself, from the run as it was. A path without a head is subtracted
-    where its source is written; one that begins inside its last head (``bias[1.4] > 1.4``) does not
-    pass what that head reads, so it is subtracted from what the head writes in both cases.
+    Each path is taken away by itself, from the run as it was. A path without a component is
+    subtracted where its source is written; one that begins inside its last component (``bias[1.4] >
+    1.4``) does not pass what that reads, so it is subtracted from what it writes in both cases.
+    The scales of norms are recomputed as all else is: those that the last component reads and
+    writes through at ``input``, those behind it in both cases. Targets are of the logits before a
+    soft-cap.
 
     Args:
         run: a recorded run.
@@ -54,8 +60,9 @@ def causal_effects(
         position: where the target is read, from 0 or from the end.
         batch: which sequence of the run.
         at: ``output``: the vector that the path writes is subtracted from the stream right behind
-            its last component. ``input``: what arrives at the path's last head is subtracted from
-            what that head reads with its queries, keys and values, and its output is recomputed.
+            its last component. ``input``: what arrives at the path's last component is subtracted
+            from what that reads (a head with its queries, keys and values), and what it writes is
+            recomputed.
 
     Returns:
         Frozen values and causal effects, in logits. The effect is the target of the run less that
@@ -74,7 +81,7 @@ def causal_effects(
     for term in terms:
         run.paths(term)  # refused if it is of another model
     removals = _Removals(run, sequence, at)
-    original = float(run.logits[sequence, place] @ weights)
+    original = float(run.uncapped_logits[sequence, place] @ weights)
     read = removals.model.W_U @ weights
     constant = 0.0 if removals.model.b_U is None else float(removals.model.b_U @ weights)
     frozen, causal = list[float](), list[float]()
@@ -118,11 +125,10 @@ class _Removals:
 
     def __init__(self, run: Run, sequence: int, at: At) -> None:
         frozen: Frozen = run.frozen()
-        self.at = at
+        self.run, self.sequence, self.at = run, sequence, at
         self.model = frozen.model.sequence(sequence)
         self.readers = [reader.sequence(sequence) for reader in frozen.readers]
         self.streams = [stream[sequence : sequence + 1] for stream in run.recording().streams]
-        self.allowed = run.allowed[sequence]
         self.stack = PrefixStack(self.model)
 
     def of(self, term: PathTerm) -> _Removal | None:
@@ -130,25 +136,58 @@ class _Removals:
         source, components = numbered(term)
         inside = 0 if self.model.sources[source].component is None else 1
         if self.at == "input" and len(components) > inside:
-            return self._through_last_head(source, components)
+            return self._through_last(source, components)
         stream = self.stack.stream(source, components)
         if stream is None or self.model.sources[source].joins != "stream":
             return None
         return _Removal(boundary_of(self.model, source, components), stream)
 
-    def _through_last_head(self, source: int, components: tuple[tuple[int, int], ...]) -> _Removal:
-        block, index = components[-1]
+    def _through_last(self, source: int, components: tuple[tuple[int, int], ...]) -> _Removal:
+        number, index = components[-1]
         prefix = self.stack.stream(source, components[:-1])
         assert prefix is not None
         boundary = boundary_of(self.model, source, components[:-1])
-        arriving = carried(self.model, prefix, boundary, block)
-        heads = self.model.blocks[block].attention
-        assert heads is not None
-        before = self.streams[block]
-        old, new = live_head(
-            self.readers[block], heads, index, torch.cat([before, before - arriving]), self.allowed
+        arriving = carried(self.model, prefix, boundary, number)
+        block, before = self.model.blocks[number], self.streams[number]
+        branch, own = block.of(index)
+        layer = self.run.model.architecture.blocks[number].layer
+        read = torch.cat([before, before - arriving])
+        if isinstance(branch, FrozenHeads):
+            rules = self._rules(layer, self.run.model.weights.layers[layer].b_O)
+            old, new = live_head(self.readers[layer], branch, own, read, rules)
+        else:
+            assert isinstance(branch, FrozenNeurons)
+            mlp = self.run.model.weights.mlps[layer]
+            rules = self._rules(layer, mlp.b_out)
+            old, new = live_neuron(branch, own, read, rules, self._fire(mlp, own))
+        change = change_behind(block, branch, before, (new - old)[None], rules)
+        return _Removal(number + 1, -change)
+
+    def _rules(self, layer: int, output_bias: Tensor | None) -> LiveRules:
+        config = self.run.model.config
+        return LiveRules(
+            config.eps,
+            config.attention_softcap,
+            self.run.attended(layer)[self.sequence],
+            None if output_bias is None else output_bias.double(),
         )
-        return _Removal(block + 1, (old - new)[None])
+
+    def _fire(self, mlp: MLPWeights, neuron: int) -> Callable[[Stream], Tensor]:
+        activation = self.run.model.config.activation
+        assert activation is not None  # a config with an MLP has one
+        act = ACTIVATIONS[activation]
+
+        def linear(read: Stream, weight: Tensor, bias: Tensor | None) -> Tensor:
+            value = read @ weight[:, neuron].double()
+            return value if bias is None else value + bias[neuron].double()
+
+        def fire(read: Stream) -> Tensor:
+            value = linear(read, mlp.W_in, mlp.b_in)
+            if mlp.W_gate is None:
+                return act(value)
+            return act(linear(read, mlp.W_gate, mlp.b_gate)) * value
+
+        return fire
 
 
 def _measure(
@@ -168,7 +207,7 @@ def _measure(
     tokens = run.tokens[sequence].expand(many, -1)
     mask = None if run.mask is None else run.mask[sequence].expand(many, -1)
     with torch.no_grad(), _subtracted(reference, list(waiting.values())):
-        logits = reference(tokens, mask).logits[:, place]
+        logits = reference(tokens, mask).uncapped_logits[:, place]
     for number, value in zip(waiting, (logits @ weights).tolist(), strict=True):
         causal[number] = original - value
     waiting.clear()
@@ -200,7 +239,7 @@ def _less(rows: Tensor) -> Callable[..., Tensor]:
 def _at_once(run: Run) -> int:
     """How many rows of a batch the reference takes within a fixed amount of memory."""
     config, length = run.model.config, run.tokens.shape[1]
-    layer = 3 * config.n_heads * length**2 + 4 * length * config.d_model
+    layer = 3 * config.n_heads * length**2 + 4 * length * (config.d_model + (config.d_mlp or 0))
     row = config.n_layers * layer + length * (config.d_vocab + config.d_model)
     return max(1, _BYTES_AT_ONCE // (8 * row))
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from otimes.bridge.binding import Frozen
+from otimes.bridge.freezing import Frozen
 from otimes.bridge.run import Run
 from otimes.models.reference import Recording
 from otimes.numeric.rounding import Step, worst_ratio
-from otimes.numeric.scores import score_bound, softmax_error, sum_of_terms
+from otimes.numeric.scores import cap_error, score_bound, softmax_error, sum_of_terms
 from otimes.numeric.traces import PathTrace
 from otimes.results.certificate import BlockCheck, Check
 
@@ -46,7 +46,7 @@ def not_finite(recording: Recording, names: Sequence[str]) -> list[str]:
     ``names`` are those of the steps: each writes a stream, the last one the logits.
     """
     places, seen = list[tuple[str, Tensor]](), set[str]()
-    for name, written in zip(names, (*recording.streams, recording.logits), strict=True):
+    for name, written in zip(names, (*recording.streams, recording.uncapped_logits), strict=True):
         layer = name.partition(".")[0]
         if layer.isdigit() and layer not in seen:
             seen.add(layer)
@@ -74,8 +74,7 @@ def score_check(
         The worst head's check, the number of score terms, and the heads whose check fails.
     """
     worst, pairs, wrong = Check(0.0, 0.0, holds=True), 0, list[str]()
-    reading = [n for n, block in enumerate(frozen.model.blocks) if block.attention is not None]
-    for layer, (number, reader) in enumerate(zip(reading, frozen.readers, strict=True)):
+    for layer, (number, reader) in enumerate(zip(frozen.attention, frozen.readers, strict=True)):
         parts = _score_parts(engine, number)
         stream = recording.streams[number]
         if not parts:  # all terms that could stand here are missing: their sum is 0
@@ -99,14 +98,21 @@ def score_check(
 
 
 def pattern_check(run: Run, recording: Recording) -> tuple[Check, list[str]]:
-    """Are the patterns the softmax of the scores over what may be attended to? And whose not."""
+    """Are the patterns the softmax of the scores over what may be attended to? And whose not.
+
+    Where scores have a soft-cap, it is the softmax of the capped ones, and these are checked too.
+    """
+    cap = run.model.config.attention_softcap
     worst, wrong = Check(0.0, 0.0, holds=True), list[str]()
-    for layer, (scores, pattern) in enumerate(
-        zip(recording.scores, recording.patterns, strict=True)
+    for layer, (scores, capped, pattern) in enumerate(
+        zip(recording.scores, recording.capped_scores, recording.patterns, strict=True)
     ):
+        allowed = run.attended(layer)
         for head in range(pattern.shape[1]):
-            error, bound = softmax_error(scores[:, head], pattern[:, head], run.allowed)
+            error, bound = softmax_error(capped[:, head], pattern[:, head], allowed)
             check = check_of(error, bound)
+            if cap is not None:
+                check = _worse(check, check_of(*cap_error(scores[:, head], capped[:, head], cap)))
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst = _worse(worst, check)
     return worst, wrong

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from otimes.algebra import Architecture, Expr, Logits, PathSum, PathTerm
-from otimes.bridge.binding import Binding, Frozen, freeze, numbered, state_tables
+from otimes.bridge.binding import Binding, numbered, state_tables
+from otimes.bridge.freezing import Frozen, freeze
 from otimes.bridge.indices import index_of
 from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
@@ -57,6 +58,14 @@ class Run:
             allowed = allowed.tril()
         return allowed if self.mask is None else allowed & self.mask[:, None, :]
 
+    def attended(self, layer: int) -> Bool[Tensor, "batch dest src"]:
+        """What a layer may attend to: what is ``allowed`` and in its window, if it has one."""
+        window = self.model.config.window_of(self._layer(layer))
+        if window is None:
+            return self.allowed
+        slots = torch.arange(self.tokens.shape[1])
+        return self.allowed & ((slots[:, None] - slots).abs() < window)
+
     def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
         """What the reference module did when it computed in ``dtype``."""
         if dtype not in self._recordings:
@@ -66,23 +75,30 @@ class Run:
 
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
-        """The reference module's own logits."""
+        """The reference module's own logits, through their soft-cap where there is one."""
         return self.recording().logits
+
+    @property
+    def uncapped_logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        """The reference module's logits before their soft-cap: what all paths add up to."""
+        return self.recording().uncapped_logits
 
     def pattern(self, layer: int) -> Float[Tensor, "batch head dest src"]:
         """The attention patterns of a layer: ``A[dest, src]``, rows sum to 1."""
         return self.recording().patterns[self._layer(layer)]
 
     def scores(self, layer: int) -> Float[Tensor, "batch head dest src"]:
-        """The attention scores of a layer before mask and softmax, attention scale applied."""
+        """The attention scores of a layer before soft-cap, mask and softmax, scale applied."""
         return self.recording().scores[self._layer(layer)]
 
     def stream(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream that block ``layer`` reads; ``n_layers`` is what is unembedded."""
+        """The residual stream that a layer reads; that of ``n_layers`` is what comes out last."""
         last = self.model.config.n_layers
         if not 0 <= layer <= last:
             raise InputError(f"no stream {layer}: there are streams 0 to {last}")
-        return self.recording().streams[layer]
+        blocks = self.model.architecture.blocks
+        before = sum(1 for block in blocks if block.layer < layer)
+        return self.recording().streams[before]
 
     def _layer(self, layer: int) -> int:
         layers = self.model.config.n_layers
@@ -93,14 +109,26 @@ class Run:
     @property
     def held_fixed(self) -> tuple[str, ...]:
         """What the frozen model holds fixed, in words."""
-        config = self.model.config
-        if not config.n_layers:
-            return ()
-        held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
-        return (f"{held}, as the run recorded them",)
+        config, arch = self.model.config, self.model.architecture
+        held = list[str]()
+        if config.n_layers:
+            held.append(f"attention patterns of {config.n_layers} layers × {config.n_heads} heads")
+        norms = len(self.model.weights.norms)
+        if norms:
+            held.append(f"scales of {norms} norm{'s' if norms > 1 else ''}")
+        if config.qk_norm is not None and config.n_layers:
+            held.append(f"scales of the norms of queries and keys of {config.n_layers} layers")
+        mlps = self.model.weights.mlps
+        if mlps and arch.mlp == "source":
+            held.append(f"outputs of {len(mlps)} MLPs")
+        elif mlps:
+            gated = any(mlp.W_gate is not None for mlp in mlps)
+            what = "gates" if gated else "slopes"
+            held.append(f"{what} of {len(mlps)} MLPs × {config.d_mlp} neurons")
+        return tuple(f"{what}, as the run recorded them" for what in held)
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
-        """The model as linear operators with this run's patterns held fixed."""
+        """The model as linear operators with what this run recorded held fixed."""
         if dtype not in self._frozen:
             self._frozen[dtype] = freeze(
                 self.model, self.tokens, self.positions, self.recording(dtype), dtype

@@ -19,6 +19,7 @@ from otimes.errors import InputError
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.paths import path_logits
 from otimes.numeric.score_sides import LastPart, by_moved, largest_pairs, last_parts, side_model
+from otimes.numeric.scores import FrozenReader
 from otimes.results.scores import ScoreAttribution, ScoreShare
 
 ENUMERATION_LIMIT = 4096
@@ -85,7 +86,11 @@ def scores(
     reader, model = frozen.readers[layer].sequence(sequence), frozen.model.sequence(sequence)
     sides = [
         _Side(
-            stream, side_model(model, reader, query=query, head=number, boundary=len(stream.blocks))
+            stream,
+            side_model(model, reader, query=query, head=number, boundary=len(stream.blocks)),
+            reader,
+            query=query,
+            head=number,
         )
         for stream, query in ((asked.query_stream, True), (asked.key_stream, False))
     ]
@@ -115,9 +120,7 @@ def scores(
         grouped=grouped,
         recorded=float(_contrast(recorded)),
         attention=tuple(run.pattern(layer)[sequence, number, at, keys].tolist()),
-        frozen=(f"attention patterns of the layers before {layer}, as the run recorded them",)
-        if layer
-        else (),
+        frozen=_held_fixed(run, layer),
     )
 
 
@@ -136,6 +139,9 @@ class _Side:
 
     stream: ReadStream
     model: FrozenModel
+    reader: FrozenReader
+    query: bool
+    head: int
 
     def __post_init__(self) -> None:
         assert len(self.stream.sources) == len(self.model.sources)
@@ -144,7 +150,15 @@ class _Side:
         """The sums over all paths that end alike."""
         parts, vectors = last_parts(self.model, positions)
         names = [self._name(part) for part in parts]
-        return _Parts(names, [part.moved for part in parts], _contrast(vectors, 1))
+        return _Parts(names, [part.moved for part in parts], self._read(vectors, positions))
+
+    def _read(
+        self, vectors: Float[Tensor, "part at d_head"], positions: list[int]
+    ) -> Float[Tensor, "part d_head"]:
+        """The queries or keys of what the side's model made, of two keys their difference."""
+        # behind takes [..., batch, at, d_head]
+        behind = self.reader.behind(self.query, self.head, vectors[:, None], positions)
+        return _contrast(behind[:, 0], 1)
 
     def _name(self, part: LastPart) -> str:
         if part.source is not None:
@@ -165,8 +179,21 @@ class _Side:
         return _Parts(
             [term.path if several else term.short_path for term in terms],
             [term.order > 0 for term in terms],
-            _contrast(vectors, 1),
+            self._read(vectors, positions),
         )
+
+
+def _held_fixed(run: Run, layer: int) -> tuple[str, ...]:
+    """What stands still on the way to a layer's scores."""
+    config, held = run.model.config, list[str]()
+    if layer:
+        held.append(f"attention patterns of the layers before {layer}")
+    if run.model.weights.norms or config.qk_norm is not None:
+        held.append("scales of the norms up to the scores")
+    if layer and config.d_mlp is not None:
+        of = "outputs" if run.model.mlp == "source" else "slopes"
+        held.append(f"{of} of the MLPs before layer {layer}")
+    return tuple(f"{what}, as the run recorded them" for what in held)
 
 
 def _contrast(values: Tensor, axis: int = 0) -> Tensor:
@@ -201,11 +228,18 @@ def _largest(sides: list[_Parts], scale: float, top: int) -> list[ScoreShare]:
 
 def _check_attended(run: Run, asked: Scores, sequence: int, query: int, key: int) -> None:
     """Refuse a score that is masked: the model computes it and makes no use of it."""
-    if bool(run.allowed[sequence, query, key]):
+    layer = asked.head[0]
+    if bool(run.attended(layer)[sequence, query, key]):
         return
     name = head_name(asked.head)
     if run.mask is not None and not bool(run.mask[sequence, key]):
         raise InputError(f"key {key} is padding: head {name} does not attend to it")
+    if bool(run.allowed[sequence, query, key]):
+        window = run.model.config.window_of(layer)
+        raise InputError(
+            f"key {key} is outside the window of {window} positions that head {name} attends to "
+            f"from query {query}; choose a nearer key"
+        )
     raise InputError(
         f"key {key} comes after query {query}: the model is causal, so head {name} does not attend "
         f"to it there; choose a key from 0 to {query}"

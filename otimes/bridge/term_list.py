@@ -8,7 +8,8 @@ from itertools import islice
 
 from otimes.algebra import Logits, PathSum, PathTerm
 from otimes.algebra.vocabulary import component_name
-from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.binding import numbered
+from otimes.bridge.freezing import Frozen
 from otimes.bridge.run import Run
 from otimes.errors import InputError
 from otimes.numeric.diagnosis import wrong_components, wrong_paths

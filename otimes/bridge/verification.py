@@ -14,11 +14,12 @@ from random import Random
 import torch
 
 from otimes.algebra import Logits, PathSum, PathTerm
-from otimes.bridge.binding import Frozen, numbered
+from otimes.bridge.binding import numbered
 from otimes.bridge.checks import all_zero, block_check, check_of, not_finite, pattern_check
 from otimes.bridge.checks import score_check as check_scores
 from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
+from otimes.bridge.freezing import Frozen
 from otimes.bridge.logit_bounds import bound_logits, measure
 from otimes.bridge.run import Run
 from otimes.bridge.term_list import (
@@ -83,9 +84,7 @@ def verify(
         InputError: for terms that are none, targets out of range, or a negative number of primes.
         LimitError: for an exact verification that would take too long; it says how long.
     """
-    number = _DTYPES.get(str(dtype).removeprefix("torch."))
-    if number is None:
-        raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
+    number = _number(dtype)
     if primes < 0:
         raise InputError(f"the number of primes is at least 0, not {primes}")
     asked = None if targets is None else chosen_targets(run, targets)
@@ -98,9 +97,10 @@ def verify(
     count = len(added) if enumerated else paths.count
     planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
-    model = frozen.model
-    default = Chosen.largest(recording.logits, LARGEST)
-    large = recording.logits.numel() * model.W_U.shape[0] > FULL_LIMIT
+    # terms add up before a soft-cap
+    model, recorded = frozen.model, recording.uncapped_logits
+    default = Chosen.largest(recorded, LARGEST)
+    large = recorded.numel() * model.W_U.shape[0] > FULL_LIMIT
     chosen = (default if asked is None else asked) if large else None
     named = list[str]()
     if enumerated:
@@ -110,7 +110,7 @@ def verify(
     else:
         engine = order_trace(model, paths.count, chosen)
 
-    judge = recorded_trace(recording.streams, recording.logits, chosen)
+    judge = recorded_trace(recording.streams, recorded, chosen)
     sides = measure(model, judge, engine.trace)
     blocks = tuple(map(block_check, names, sides.judge))
     written = tuple(map(block_check, names, sides.engine))
@@ -127,7 +127,7 @@ def verify(
         reasons.append("position ids: the model's are not those of the real tokens, from 0")
     patterns, wrong = pattern_check(run, recording)
     reasons += [] if patterns.holds else [_pattern_reason(patterns, wrong)]
-    largest = float(recording.logits.abs().max().nan_to_num(torch.inf))
+    largest = float(recorded.abs().max().nan_to_num(torch.inf))
     found = bound_logits(
         model, (judge, engine.trace), sides, asked, default, _VACUOUS[number] * largest
     )
@@ -150,7 +150,7 @@ def verify(
         paths=paths.count,
         method="enumerated" if enumerated else "by order",
         checked=(
-            in_words(recording.logits, found.chosen, default),
+            in_words(recorded, found.chosen, default),
             f"scores: {sum(run.model.architecture.heads)} heads, {pairs:,} score terms"
             + (" (grouped)" if not enumerated else ""),
             f"parameters: {len(run.model.weights.names())} tensors, each used once",
@@ -164,12 +164,19 @@ def verify(
         measured=measured,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
-        frozen=_held(run),
+        frozen=run.held_fixed,
         unused_parameters=run.model.weights.unused,
         identity=identity,
         exact=exact_check,
         reasons=tuple(reasons),
     )
+
+
+def _number(dtype: str | torch.dtype) -> torch.dtype:
+    found = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
+    return found
 
 
 def _step_names(run: Run) -> list[str]:
@@ -220,13 +227,6 @@ def _identity_reason(identity: Identity) -> str:
         "identity: the forward recursion and the sum over labelled paths differ modulo "
         f"{identity.primes[-1]}"
     )
-
-
-def _held(run: Run) -> tuple[str, ...]:
-    """What was held fixed."""
-    config = run.model.config
-    held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
-    return (f"{held}, as the run recorded them",) if config.n_layers else ()
 
 
 def _logit_reasons(

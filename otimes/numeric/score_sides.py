@@ -5,6 +5,9 @@ head, its reading norm for a final norm, ``W_Q`` for an unembedding and ``b_Q`` 
 
     q = (e(x) + p + β) W_Q + b_Q,          the same with W_K and b_K for the key.
 
+Where queries and keys are normed or turn with their position, centring and gain are in ``W_Q``, and
+what depends on the position acts behind all of it (:meth:`FrozenReader.behind`).
+
 So everything that is known about the logits of a frozen model, path by path, by order, by the state
 of an automaton or as a functional read back through components, is known about queries and keys. A
 score is a bilinear form of both, and a sum over pairs:
@@ -73,7 +76,8 @@ def side_target(side: FrozenModel, position: int, other: Float[Tensor, " d_head"
     Args:
         side: the model of that side.
         position: the query's or the key's position.
-        other: the sum of the other side at its position, times the attention scale.
+        other: the sum of the other side at its position, times the attention scale, and back
+            through what acts behind this side's matrix (:meth:`FrozenReader.behind_adjoint`).
     """
     return Target.logit(side, position, other)
 

@@ -6,14 +6,17 @@ the stream written as a sum of parts it is a sum over pairs of parts:
     S[dest, src] = scale Σ_a Σ_b (a[dest] W_Q) · (b[src] W_K) + shift[dest, src]
 
 The parts are the paths that end before the block, read through the frozen reading norm, and beside
-them the shortformer positions, the bias of that norm and the biases ``b_Q`` and ``b_K``. A shift is
-what positions add to the scores themselves (ALiBi, T5).
+them the shortformer positions, the bias of that norm and the biases ``b_Q`` and ``b_K``. Each part
+goes through the frozen norm of queries or keys and turns with its position by itself, both being
+linear. A shift is what positions add to the scores themselves (ALiBi, T5). All this is of the
+scores before a soft-cap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -22,6 +25,7 @@ from torch import Tensor
 from otimes.numeric.edges import IDENTITY, FrozenEdge, row
 from otimes.numeric.extended import SAFETY
 from otimes.numeric.frozen import Stream
+from otimes.numeric.head_spaces import HeadNorm, Rotation
 from otimes.numeric.magnitudes import gamma, underflow, unit_roundoff
 
 _BYTES_AT_ONCE = 2**28
@@ -33,8 +37,9 @@ class FrozenReader:
 
     ``W_Q [head, d_model, d_head]``, ``W_K [kv_head, d_model, d_head]``, ``b_Q [head, d_head]`` and
     ``b_K [kv_head, d_head]`` or None, ``positions [batch, pos, d_model]`` for shortformer positions
-    or None, the attention scale, the edge of the norm that the layer ``reads`` through, and the
-    ``shift [batch, head, dest, src]`` that positions add to the scores or None.
+    or None, the attention scale, the edge of the norm that the layer ``reads`` through, the
+    ``shift [batch, head, dest, src]`` that positions add to the scores or None, the frozen norms of
+    queries and keys, and the ``rotation`` of both.
     """
 
     W_Q: Float[Tensor, "head d_model d_head"]
@@ -45,13 +50,78 @@ class FrozenReader:
     scale: float
     reads: FrozenEdge = IDENTITY
     shift: Float[Tensor, "batch head dest src"] | None = None
+    q_norm: HeadNorm | None = None
+    k_norm: HeadNorm | None = None
+    rotation: Rotation | None = None
 
     def side(self, query: bool, head: int) -> tuple[Tensor, Tensor | None]:
-        """The matrix ``[d_model, d_head]`` and the bias of one side of a head."""
-        if query:
-            return self.W_Q[head], None if self.b_Q is None else self.b_Q[head]
-        kv = head // (self.W_Q.shape[0] // self.W_K.shape[0])
-        return self.W_K[kv], None if self.b_K is None else self.b_K[kv]
+        """The matrix ``[d_model, d_head]`` and the bias of one side of a head.
+
+        Centring and gain of a norm of queries or keys are in both.
+        """
+        matrix, bias = self._queries if query else self._keys
+        number = self.number(query, head)
+        return matrix[number], None if bias is None else bias[number]
+
+    def number(self, query: bool, head: int) -> int:
+        """The number of a query head's matrix on one side: its own, or that of its KV head."""
+        return head if query else head // (self.W_Q.shape[0] // self.W_K.shape[0])
+
+    @cached_property
+    def _queries(self) -> tuple[Tensor, Tensor | None]:
+        return _folded(self.q_norm, self.W_Q, self.b_Q)
+
+    @cached_property
+    def _keys(self) -> tuple[Tensor, Tensor | None]:
+        return _folded(self.k_norm, self.W_K, self.b_K)
+
+    @cached_property
+    def _query_magnitudes(self) -> tuple[Tensor, Tensor | None]:
+        return _magnitudes(self.q_norm, self.W_Q, self.b_Q)
+
+    @cached_property
+    def _key_magnitudes(self) -> tuple[Tensor, Tensor | None]:
+        return _magnitudes(self.k_norm, self.W_K, self.b_K)
+
+    def behind(
+        self,
+        query: bool,
+        head: int,
+        vectors: Float[Tensor, "*lead pos d_head"],
+        positions: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Queries or keys of what a side's matrix makes: scaled by their norm, and turned.
+
+        Args:
+            query: the queries, or else the keys.
+            head: the query head.
+            vectors: ``[..., batch, pos, d_head]``.
+            positions: which positions the vectors stand at; None is all.
+        """
+        vectors = self._scaled(query, head, vectors, positions)
+        return vectors if self.rotation is None else self.rotation.apply(vectors, positions)
+
+    def behind_adjoint(
+        self,
+        query: bool,
+        head: int,
+        vectors: Float[Tensor, "*lead pos d_head"],
+        positions: Sequence[int] | None = None,
+    ) -> Tensor:
+        """The adjoint of :meth:`behind`: what the other side's vectors read of this one."""
+        if self.rotation is not None:
+            vectors = self.rotation.adjoint(vectors, positions)
+        return self._scaled(query, head, vectors, positions)
+
+    def _scaled(
+        self, query: bool, head: int, vectors: Tensor, positions: Sequence[int] | None
+    ) -> Tensor:
+        norm = self.q_norm if query else self.k_norm
+        if norm is None:
+            return vectors
+        scale = norm.scale[:, self.number(query, head)]
+        scale = scale if positions is None else scale[:, list(positions)]
+        return vectors * scale[..., None]
 
     def parts(self, query: bool, head: int, streams: Sequence[Stream]) -> Tensor:
         """One side's parts ``[part, batch, pos, d_head]``: streams, at least one, and its own."""
@@ -63,22 +133,51 @@ class FrozenReader:
             found.append((self.reads.bias @ matrix).expand_as(found[0]))
         if bias is not None:
             found.append(bias.expand_as(found[0]))
-        return torch.stack(found)
+        return self.behind(query, head, torch.stack(found))
 
     def magnitude(self, query: bool, head: int, size: Tensor) -> Tensor:
         """The sum of absolute values on one side, ``[batch, pos, d_head]``, in float64."""
-        matrix, bias = self.side(query, head)
-        total = self.distance(query, head, size)
+        total = self._before_turning(query, head, size)
+        return total if self.rotation is None else self.rotation.absolute(total)
+
+    def _before_turning(self, query: bool, head: int, size: Tensor) -> Tensor:
+        matrix, bias = self._absolute_side(query, head)
+        total = self.reads.to(torch.float64).absolute().apply(size) @ matrix
         if self.positions is not None:
-            total = total + self.positions.double().abs() @ matrix.double().abs()
+            total = total + self.positions.double().abs() @ matrix
         if self.reads.bias is not None:
-            total = total + self.reads.bias.double().abs() @ matrix.double().abs()
-        return total if bias is None else total + bias.double().abs()
+            total = total + self.reads.bias.double().abs() @ matrix
+        total = total if bias is None else total + bias
+        return self._scaled(query, head, total, None)
+
+    def _absolute_side(self, query: bool, head: int) -> tuple[Tensor, Tensor | None]:
+        matrix, bias = self._query_magnitudes if query else self._key_magnitudes
+        number = self.number(query, head)
+        return matrix[number], None if bias is None else bias[number]
 
     def distance(self, query: bool, head: int, stream: Tensor) -> Tensor:
         """How far apart a side's vectors are at most, where streams are at most this far apart."""
         reads = self.reads.to(torch.float64).absolute()
-        return reads.apply(stream) @ self.side(query, head)[0].double().abs()
+        found = reads.apply(stream) @ self._absolute_side(query, head)[0]
+        found = self._scaled(query, head, found, None)
+        return found if self.rotation is None else self.rotation.absolute(found)
+
+    def drift(self, query: bool, head: int, size: Tensor) -> Tensor:
+        """How far apart a side's vectors are by two computations of the same angles."""
+        found = self._before_turning(query, head, size)
+        return torch.zeros_like(found) if self.rotation is None else self.rotation.drift(found)
+
+    @property
+    def roundings(self) -> int:
+        """At most so many roundings lie between a stream and both sides' vectors.
+
+        Those of the products with the matrices and of their bilinear form come on top.
+        """
+        d_model, d_head = self.W_Q.shape[1:]
+        count = 2 * (self.reads.roundings + (d_model if self.reads.centred else 0))
+        for norm, matrix in ((self.q_norm, self.W_Q), (self.k_norm, self.W_K)):
+            count += 0 if norm is None else norm.roundings(len(matrix), d_head)
+        return count + (0 if self.rotation is None else 8)
 
     def sequence(self, index: int) -> FrozenReader:
         """The reader of one sequence of the batch."""
@@ -87,7 +186,29 @@ class FrozenReader:
             positions=None if self.positions is None else row(self.positions, index),
             reads=self.reads.sequence(index),
             shift=None if self.shift is None else row(self.shift, index),
+            q_norm=None if self.q_norm is None else self.q_norm.sequence(index),
+            k_norm=None if self.k_norm is None else self.k_norm.sequence(index),
+            rotation=None if self.rotation is None else self.rotation.sequence(index),
         )
+
+
+def _folded(
+    norm: HeadNorm | None, matrix: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    if norm is None:
+        return matrix, bias
+    return norm.fold(matrix), None if bias is None else norm.fold(bias)
+
+
+def _magnitudes(
+    norm: HeadNorm | None, matrix: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The same for absolute values, in float64."""
+    size = matrix.double().abs()
+    of_bias = None if bias is None else bias.double().abs()
+    if norm is None:
+        return size, of_bias
+    return (norm.fold_magnitudes(size), None if of_bias is None else norm.fold_magnitudes(of_bias))
 
 
 def sum_of_terms(
@@ -126,23 +247,25 @@ def score_bound(
     Both sides round: by ``γ_n`` of the absolute values, ``recorded`` being the magnitude of the
     judge's stream and ``magnitude`` that of the parts. Their streams differ by at most
     ``distance``, which changes a bilinear form by at most
-    ``|Δq| |k| + |q| |Δk| + |Δq| |Δk|``.
+    ``|Δq| |k| + |q| |Δk| + |Δq| |Δk|``; so do the angles of rotations, which each side computes.
     """
     d_model, d_head = reader.W_Q.shape[1:]
     unit = unit_roundoff(dtype)
     bound = torch.zeros(())
-    reading = 2 * (reader.reads.roundings + (d_model if reader.reads.centred else 0))
     queries, keys = (reader.magnitude(query, head, magnitude) for query in (True, False))
-    count = 2 * d_model + d_head + reading + 8
+    count = 2 * d_model + d_head + reader.roundings + 8
     bound = bound + gamma(count + pairs, unit) * (queries @ keys.transpose(-1, -2))
     queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
     bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
-    far_queries, far_keys = (reader.distance(query, head, distance) for query in (True, False))
+    far_queries, far_keys = (
+        reader.distance(query, head, distance) + reader.drift(query, head, recorded + distance)
+        for query in (True, False)
+    )
     bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
     bound = bound + queries @ far_keys.transpose(-1, -2)
     bound = abs(reader.scale) * bound
-    if reader.shift is not None:  # its addition rounds on both sides
-        bound = bound + 4 * unit * reader.shift[:, head].double().abs()
+    if reader.shift is not None:  # it and its addition round on both sides
+        bound = bound + 12 * unit * reader.shift[:, head].double().abs()
     return bound * SAFETY + underflow(dtype)
 
 
@@ -160,3 +283,14 @@ def softmax_error(scores: Tensor, pattern: Tensor, allowed: Tensor) -> tuple[Ten
     relative = 2 * unit * (far.abs().nan_to_num(0.0, posinf=0.0) + 2 * length + 16)
     bound = relative * exact + 2 * torch.finfo(pattern.dtype).tiny
     return (pattern.double() - exact).abs(), bound
+
+
+def cap_error(scores: Tensor, capped: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """How far capped scores are from ``c · tanh(s / c)``, and a bound on that.
+
+    The derivative of tanh is at most 1, so a rounding of ``s / c`` changes them by ``u |s|``, and
+    they are not larger than that; both sides round, and tanh may be some units off.
+    """
+    size = scores.double()
+    error = (capped.double() - cap * torch.tanh(size / cap)).abs()
+    return error, 16 * unit_roundoff(scores.dtype) * size.abs() + underflow(scores.dtype)

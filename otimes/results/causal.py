@@ -42,8 +42,8 @@ class CausalEffects:
         position: where the target is read, from 0.
         target: what it is: a logit, the difference of two, or a weighted sum.
         at: ``output``: the vector that the path writes is subtracted from the stream right behind
-            its last component; ``input``: what arrives at the path's last head is subtracted from
-            what that head reads with its queries, keys and values.
+            its last component; ``input``: what arrives at the path's last component is subtracted
+            from what that reads, a head with its queries, keys and values.
         original: the target of the run.
         effects: one for each path, in the order asked.
     """

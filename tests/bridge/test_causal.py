@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import torch
 import otimes as ox
 from otimes.bridge import Run, causal
 from otimes.errors import InputError, UnknownComponentError
-from otimes.numeric.edges import FrozenEdge
-from otimes.numeric.live import live_head
 from tests.factory import Checkpoint
 from tests.kit import close, patterns_of, run_of, untyped
 from tests.oracles import causal as oracle
@@ -226,19 +223,3 @@ def test_paths_that_are_not_of_the_model(tmp_path: Path) -> None:
     other = next(iter(ox.Architecture(1, 1).logits.expand()))
     with pytest.raises(InputError, match="these are paths of"):
         ox.causal_effects(run, [other], 1)
-
-
-def test_a_live_head_with_norms_is_refused(tmp_path: Path) -> None:
-    run, _ = run_of(tmp_path)
-    frozen = run.frozen()
-    heads = frozen.model.blocks[0].attention
-    assert heads is not None
-
-    with pytest.raises(ValueError, match="this head has norms"):
-        live_head(
-            frozen.readers[0],
-            replace(heads, reads=FrozenEdge(multiplier=2.0)),
-            0,
-            run.stream(0),
-            run.allowed[0],
-        )

@@ -14,7 +14,7 @@ import torch
 
 import otimes as ox
 from otimes.bridge import Run
-from otimes.bridge.binding import Frozen
+from otimes.bridge.freezing import Frozen
 from otimes.errors import InputError, NotationError, UnknownComponentError
 from otimes.numeric.edges import FrozenEdge
 from otimes.results import ScoreAttribution

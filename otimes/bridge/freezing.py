@@ -1,0 +1,308 @@
+"""The frozen model of a run: weights, and what the run recorded, as linear operators.
+
+What a forward pass did is held fixed: attention patterns, the scales of norms, the slopes of frozen
+neurons (or the outputs of MLPs that are sources). The blocks and the sources are those of the
+model's symbols, in their order; see :mod:`otimes.algebra.layout` and :mod:`otimes.algebra.sources`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from otimes.algebra.layout import ATTENTION, MLP, reading_norm, writing_norm
+from otimes.algebra.sources import Source
+from otimes.bridge.loading.weights import norm_file_name
+from otimes.bridge.model import Model
+from otimes.bridge.positions import alibi_shift, rotation
+from otimes.errors import UnknownComponentError
+from otimes.models.reference import Recording
+from otimes.numeric.edges import IDENTITY, FrozenEdge
+from otimes.numeric.frozen import (
+    FrozenBlock,
+    FrozenHeads,
+    FrozenModel,
+    FrozenNeurons,
+    FrozenPart,
+    FrozenSource,
+)
+from otimes.numeric.head_spaces import HeadNorm
+from otimes.numeric.scores import FrozenReader
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+}
+"""The functions that ``activation`` in a config names."""
+# the derivative at 0, the limit of φ(z)/z; relu's output there is 0 with any
+_SLOPE_AT_ZERO = {"relu": 0.0, "gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5}
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The frozen model, how each layer's scores read the stream, and what was used for both.
+
+    ``attention`` numbers the block that each layer's heads are in. ``used`` counts how often each
+    tensor of the file was taken: the parameter audit.
+    """
+
+    model: FrozenModel
+    readers: tuple[FrozenReader, ...]
+    used: Counter[str]
+    attention: tuple[int, ...]
+
+
+def freeze(
+    model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording, dtype: torch.dtype
+) -> Frozen:
+    """Build the frozen model in ``dtype`` from the weights and what a recording holds fixed."""
+    return _Freezer(model, tokens, position_ids, recording, dtype).frozen()
+
+
+def slopes(recording: Recording, layer: int, activation: str) -> Float[Tensor, "batch pos neuron"]:
+    """``φ(z)/z`` of each recorded pre-activation, or ``φ(gate)`` of a gated MLP.
+
+    Where z is 0 it is the limit, φ'(0).
+    """
+    gate, z, act = recording.gates[layer], recording.preactivations[layer], ACTIVATIONS[activation]
+    if gate is not None:
+        return act(gate)
+    secant = act(z) / torch.where(z == 0, torch.ones_like(z), z)
+    return secant.masked_fill(z == 0, _SLOPE_AT_ZERO[activation])
+
+
+class _Freezer:
+    """One frozen model while it is built; it counts what it takes."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokens: Int[Tensor, "batch pos"],
+        position_ids: Int[Tensor, "batch pos"],
+        recording: Recording,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config, self.architecture = model.config, model.architecture
+        self.weights = model.weights
+        self.tensors = model.weights.tensors()
+        self.tokens, self.position_ids = tokens, position_ids
+        self.recording, self.dtype = recording, dtype
+        self.used = Counter[str]()
+        self.norms = {label: self._norm(label) for label in model.weights.norms}
+        self.positions: Tensor | None = None
+        if self.config.positions in ("learned", "shortformer"):
+            self.positions = self._rows("pos_embed.W_pos", position_ids)
+
+    def frozen(self) -> Frozen:
+        """Everything, each tensor of the file taken once."""
+        written = self._inputs()
+        blocks, readers, attention = list[FrozenBlock](), list[FrozenReader](), list[int]()
+        for number, block in enumerate(self.architecture.blocks):
+            branches = self._branches(number)
+            heads = neurons = None
+            if ATTENTION in branches:
+                attention.append(number)
+                readers.append(self._reader(block.layer))
+                heads = self._heads(block.layer)
+                written |= self._written(block.layer, ATTENTION)
+            if MLP in branches:
+                neurons = self._neurons(block.layer)
+                written |= self._written(block.layer, MLP)
+            skip = IDENTITY
+            if self.config.norm is not None and self.config.norm_placement == "post":
+                # behind the addition: what passes the branch goes through the same norm
+                skip = self._plain(writing_norm(self.architecture, block.layer, branches[0]))
+            blocks.append(FrozenBlock(heads, neurons, skip))
+        final = self.norms.get("final", IDENTITY)
+        if final.bias is not None:
+            written["bias[final]"] = (FrozenPart(final.bias[None, None]),)
+        W_U, b_U = self._take("unembed.W_U"), self._maybe("unembed.b_U")
+        (batch, length), multiplier = self.tokens.shape, self.config.logits_multiplier
+        frozen = FrozenModel(
+            tuple(blocks),
+            tuple(self._source(source, written) for source in self.architecture.sources),
+            W_U,
+            b_U,
+            batch,
+            length,
+            replace(final, bias=None),
+            1.0 if multiplier is None else multiplier,
+        )
+        return Frozen(frozen, tuple(readers), self.used, tuple(attention))
+
+    # tensors
+
+    def _take(self, name: str) -> Tensor:
+        self._count(name)
+        return self.tensors[name].to(self.dtype)
+
+    def _maybe(self, name: str) -> Tensor | None:
+        return self._take(name) if name in self.tensors else None
+
+    def _rows(self, name: str, ids: Tensor) -> Tensor:
+        """Rows of an embedding; the whole of it is not converted."""
+        self._count(name)
+        return self.tensors[name][ids].to(self.dtype)
+
+    def _count(self, name: str) -> None:
+        if name not in self.tensors:
+            raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
+        self.used[name] += 1
+
+    # norms
+
+    def _norm(self, label: str) -> FrozenEdge:
+        name = norm_file_name(label)
+        return FrozenEdge(
+            self.recording.scales[label].to(self.dtype),
+            self._take(f"{name}.w"),
+            centred=self.config.norm == "layer",
+            bias=self._maybe(f"{name}.b"),
+        )
+
+    def _plain(self, label: str | None, multiplier: float | None = None) -> FrozenEdge:
+        """A norm's linear part and a multiplier; its bias is a source of its own."""
+        edge = IDENTITY if label is None else self.norms[label]
+        return replace(edge, bias=None, multiplier=1.0 if multiplier is None else multiplier)
+
+    def _reads(self, layer: int, branch: str) -> FrozenEdge:
+        """What a branch reads through; the bias of the norm is added inside its components."""
+        label = reading_norm(self.architecture, layer, branch)
+        return IDENTITY if label is None else self.norms[label]
+
+    def _writes(self, layer: int, branch: str) -> FrozenEdge:
+        label = writing_norm(self.architecture, layer, branch)
+        return self._plain(label, self.config.residual_multiplier)
+
+    # blocks
+
+    def _branches(self, number: int) -> tuple[str, ...]:
+        """The branches of a block: both where a layer is one block and has an MLP."""
+        blocks, arch = self.architecture.blocks, self.architecture
+        if arch.mlp is not None and arch.parallel:
+            return (ATTENTION, MLP)
+        first = number == 0 or blocks[number - 1].layer != blocks[number].layer
+        return (ATTENTION,) if first else (MLP,)
+
+    def _heads(self, layer: int) -> FrozenHeads:
+        at = f"blocks.{layer}.attn."
+        return FrozenHeads(
+            self.recording.patterns[layer].to(self.dtype),
+            self._take(at + "W_V"),
+            self._take(at + "W_O"),
+            self._maybe(at + "b_V"),
+            self._reads(layer, ATTENTION),
+            self._writes(layer, ATTENTION),
+        )
+
+    def _neurons(self, layer: int) -> FrozenNeurons | None:
+        """The neurons of an MLP that is frozen; one that is a source has none."""
+        at = f"blocks.{layer}.mlp."
+        for name in ("W_gate", "b_gate"):  # they are in the slopes
+            if at + name in self.tensors:
+                self._count(at + name)
+        if self.architecture.mlp != "frozen":
+            for name in ("W_in", "W_out", "b_in", "b_out"):  # they are in the recorded output
+                if at + name in self.tensors:
+                    self._count(at + name)
+            return None
+        assert self.config.activation is not None  # a config with an MLP has one
+        return FrozenNeurons(
+            slopes(self.recording, layer, self.config.activation).to(self.dtype),
+            self._take(at + "W_in"),
+            self._take(at + "W_out"),
+            self._maybe(at + "b_in"),
+            self._reads(layer, MLP),
+            self._writes(layer, MLP),
+        )
+
+    # scores
+
+    def _reader(self, layer: int) -> FrozenReader:
+        at, config = f"blocks.{layer}.attn.", self.config
+        rotary = config.rotary_of(layer)
+        shift = None
+        if config.positions == "alibi":
+            shift = alibi_shift(config, self.position_ids).to(self.dtype)
+        return FrozenReader(
+            self._take(at + "W_Q"),
+            self._take(at + "W_K"),
+            self._maybe(at + "b_Q"),
+            self._maybe(at + "b_K"),
+            self.positions if config.positions == "shortformer" else None,
+            config.attention_scale,
+            self._reads(layer, ATTENTION),
+            shift,
+            self._head_norm(layer, "q_norm"),
+            self._head_norm(layer, "k_norm"),
+            None if rotary is None else rotation(rotary, self.position_ids, self.dtype),
+        )
+
+    def _head_norm(self, layer: int, name: str) -> HeadNorm | None:
+        gain = self._maybe(f"blocks.{layer}.attn.{name}.w")
+        if gain is None:
+            return None
+        return HeadNorm(
+            self.recording.scales[f"{layer}.{name}"].to(self.dtype),
+            gain[None] if gain.ndim == 1 else gain,
+            "all" if self.config.qk_norm == "all" else "head",
+            self.config.norm == "layer",
+        )
+
+    # sources
+
+    def _inputs(self) -> dict[str, tuple[FrozenPart, ...]]:
+        """What stands before the first block."""
+        norm = "embed" if "embed" in self.norms else None
+        through, bias = self._plain(norm), self.norms.get("embed", IDENTITY).bias
+        embed = self._plain(norm, self.config.embed_multiplier)
+        found = {"embed": (FrozenPart(self._rows("embed.W_E", self.tokens), embed),)}
+        if self.positions is not None:
+            found["pos"] = (FrozenPart(self.positions, through),)
+        if self.config.n_token_types is not None:
+            types = torch.zeros_like(self.tokens)  # inputs have one segment
+            found["type"] = (FrozenPart(self._rows("type_embed.W_type", types), through),)
+        if bias is not None:
+            found["bias[embed]"] = (FrozenPart(bias[None, None]),)
+        return found
+
+    def _written(self, layer: int, branch: str) -> dict[str, tuple[FrozenPart, ...]]:
+        """What a branch writes beside its components, by the names of the sources."""
+        found, parts = dict[str, tuple[FrozenPart, ...]](), list[FrozenPart]()
+        edge = self._writes(layer, branch)
+        if branch == MLP and self.architecture.mlp == "source":
+            output = self.recording.mlp_outputs[layer].to(self.dtype)
+            found[f"mlp{layer}"] = (FrozenPart(output, edge),)
+        else:
+            name = "attn.b_O" if branch == ATTENTION else "mlp.b_out"
+            bias = self._maybe(f"blocks.{layer}.{name}")
+            if bias is not None:
+                parts.append(FrozenPart(bias[None, None], edge))
+        label = writing_norm(self.architecture, layer, branch)
+        beta = None if label is None else self.norms[label].bias
+        if beta is not None:
+            # a post-norm stands behind the branch, whose multiplier does not reach its bias
+            post = self.config.norm_placement == "post"
+            scale = self._plain(None, None if post else self.config.residual_multiplier)
+            parts.append(FrozenPart(beta[None, None], scale))
+        if parts:
+            found[f"bias[{layer}.{branch}]"] = tuple(parts)
+        return found
+
+    def _source(self, source: Source, written: dict[str, tuple[FrozenPart, ...]]) -> FrozenSource:
+        """A source of the symbols with what it writes."""
+        if source.component is not None:
+            located = self.architecture.language.grid.locate(source.component)
+            return FrozenSource(source.entry, component=located)
+        if source.joins == "logits":
+            return FrozenSource(source.entry, joins="logits")
+        return FrozenSource(source.entry, written[source.name], None, source.joins)
