@@ -277,7 +277,7 @@ def test_a_path_that_is_none_of_this_model(run: ox.Run) -> None:
 
 def test_a_search_beyond_the_memory_budget(run: ox.Run) -> None:
     with pytest.raises(LimitError, match="take fewer draws= or a shorter input"):
-        ox.attribute(run, 1, enumeration_limit=0, draws=3_000_000)
+        ox.attribute(run, 1, enumeration_limit=0, draws=10**7)
 
 
 def test_padding_is_not_explained(made: Checkpoint) -> None:
