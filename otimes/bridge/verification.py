@@ -97,11 +97,10 @@ def verify(
     # what an exact verification would take is said before any work
     count = len(added) if enumerated else paths.count
     planned = exact_plan(run.frozen().model, count) if exact else None
-    frozen = run.frozen(number)
-    model = frozen.model
+    model = (frozen := run.frozen(number)).model
     default = Chosen.largest(recording.logits, LARGEST)
-    large = recording.logits.numel() * model.W_U.shape[0] > FULL_LIMIT
-    chosen = (default if asked is None else asked) if large else None
+    few_logits = recording.logits.numel() * model.W_U.shape[0] <= FULL_LIMIT
+    chosen = None if few_logits else default if asked is None else asked
     named = list[str]()
     if enumerated:
         added = known_terms(added, run, named)
