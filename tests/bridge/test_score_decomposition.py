@@ -334,3 +334,43 @@ def test_a_transposed_pattern_is_seen(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="embed > 0"):
         check(found, expected)
     assert np.isfinite(found.gap)
+
+
+@pytest.mark.parametrize("name", ["shortformer", "grouped", "learned"])
+def test_each_side_is_a_tree_that_adds_up(tmp_path: Path, name: str) -> None:
+    """With the other side held at its sum; the leaves are the sums of brute-force pairs."""
+    run, checkpoint = made(tmp_path, name)
+    found = ox.scores(run, (1, 1), 4, 2, minus_key=1)
+    one, other = (brute(run, checkpoint, (1, 1), 4, key) for key in (2, 1))
+    sides = {
+        "query": [(q, value) for (q, _), (value, _) in one.items()]
+        + [(q, -value) for (q, _), (value, _) in other.items()],
+        "key": [(k, value) for (_, k), (value, _) in one.items()],
+        "minus_key": [(k, -value) for (_, k), (value, _) in other.items()],
+    }
+    for side, parts in sides.items():
+        expected = defaultdict[str, float](float)
+        for path, value in parts:
+            expected[path] += value
+        tree = found.tree(side)
+        leaves = tree.split(1000)
+
+        assert {leaf.key for leaf in leaves} == set(expected)
+        for leaf in leaves:
+            assert leaf.value == pytest.approx(expected[leaf.key], abs=1e-11)
+        assert tree.root.value == pytest.approx(math.fsum(expected.values()), abs=1e-11)
+        assert sum(leaf.value for leaf in tree.split(2)) == pytest.approx(tree.root.value)
+    assert found.tree("query").root.value == pytest.approx(found.score, abs=1e-11)
+
+
+def test_a_saved_score_has_no_trees(tmp_path: Path) -> None:
+    run, _ = made(tmp_path, "plain")
+    found = ox.scores(run, (1, 1), 4, 2)
+    found.save(tmp_path / "score.json")
+
+    with pytest.raises(InputError, match="this score has query, key"):
+        found.tree("minus_key")
+    again = ScoreAttribution.load(tmp_path / "score.json")
+    assert again == found
+    with pytest.raises(InputError, match="a saved score has no run"):
+        again.tree()
