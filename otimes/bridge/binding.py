@@ -135,7 +135,7 @@ class Binding:
             return ()
         numbers = tuple(int(part) for part in re.findall(r"\d+", factor.label))
         if known[0] == _NEURON:
-            self.architecture.check_neuron(Neuron(*numbers))
+            self.architecture.check_neuron(Neuron(numbers[0], numbers[1]))
         elif numbers:
             self.architecture.check_head((numbers[0], numbers[1] if len(numbers) > 1 else 0))
         return numbers

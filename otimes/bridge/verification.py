@@ -20,6 +20,7 @@ from otimes.algebra.vocabulary import component_name
 from otimes.bridge.binding import numbered
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.freezing import Frozen
+from otimes.bridge.mlp_outputs import output_errors
 from otimes.bridge.run import Run
 from otimes.errors import InputError, UnsupportedError
 from otimes.models.reference import Recording
@@ -110,6 +111,7 @@ def verify(
         for place, check in enumerate(written)
         if not check.holds
     ]
+    reasons += _wrong_outputs(run, frozen, recording)
     scores, pairs, wrong = _scores(run, frozen, engine, sides, recording)
     if not scores.holds:
         reasons.append(
@@ -297,6 +299,19 @@ def _scores(
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst, pairs = _worse(worst, check), pairs + count
     return worst, pairs, wrong
+
+
+def _wrong_outputs(run: Run, frozen: Frozen, recording: Recording) -> list[str]:
+    """The MLPs whose recorded outputs, which are sources, are not what their weights give."""
+    found = list[str]()
+    for layer, error, bound in output_errors(run, frozen, recording):
+        check = _check(error, bound)
+        if not check.holds:
+            found.append(
+                f"source mlp{layer}: the recorded output is not what the MLP's weights give (off "
+                f"by {check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
+            )
+    return found
 
 
 def _patterns(run: Run, recording: Recording) -> tuple[Check, list[str]]:
