@@ -176,7 +176,7 @@ def test_expressions_that_do_not_end_in_logits(bound, expr: Expr) -> None:
 def test_expressions_that_cannot_be_evaluated(bound) -> None:
     run, _ = bound
     W = weight("W_OV", "d_model", "d_model", label="0.0")
-    inside = tensor(Id, W_U) @ tensor(Id, Sum(W, W)) @ tensor(Id, W_E)
+    inside = tensor(Id, W_U) @ tensor(Id, Sum(Id, W)) @ tensor(Id, W_E)
 
     with pytest.raises(
         UnsupportedError, match=r"cannot evaluate .* in one slot of a tensor product"

@@ -22,12 +22,13 @@ from tests.strategies import Case, cases, families
 TOKENS = [[1, 12, 7, 7, 0], [4, 4, 0, 11, 2]]
 MASK = [[False, True, True, True, True], [True, True, True, False, False]]
 BASE: dict[str, Any] = {"positions": "none", "n_heads": 2, "n_kv_heads": 1, "biases": ALL_BIASES}
+MORE: dict[str, Any] = {"grouped": {"n_heads": 4, "n_kv_heads": 2}}
 # small MLPs: paths through their neurons are written out one by one
 FEW = {"d_mlp": 2}
 
 
 def made(folder: Path, name: str, mlp: str, **changed: Any) -> tuple[Run, Checkpoint]:
-    options = BASE | FAMILIES[name] | changed
+    options = BASE | (FAMILIES | MORE)[name] | changed
     checkpoint = make_checkpoint(folder, seed=3, **options | (FEW if options.get("d_mlp") else {}))
     return load(folder, mlp=mlp).run(tokens=TOKENS, mask=MASK), checkpoint
 
