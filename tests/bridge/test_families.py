@@ -121,3 +121,25 @@ def test_a_neuron_is_named_in_paths_and_its_constant_is_its_own(tmp_path: Path) 
     passed = run.evaluate("!(bias[mlp1.n1] > ..) & (.. > mlp1.n1)")
     close(own + passed, neurons[1], 1e-12)
     assert float(own.abs().max()) > 0.01
+
+
+PADDED = ("rotary, half", "alibi, both ways", "windows", "sandwich norms", "everything")
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_on_the_left_changes_no_term(tmp_path: Path, name: str) -> None:
+    """The terms of the real tokens are those of the prompt alone; padding itself is finite."""
+    mlp = "frozen" if FAMILIES[name].get("d_mlp") else "source"
+    model = made(tmp_path, name, mlp, **TWO_LAYERS.get(name, {}))[0].model
+    alone = model.run(tokens=[5, 2, 7])
+    padded = model.run(tokens=[[0, 1, 5, 2, 7]], mask=[[0, 0, 1, 1, 1]])
+
+    some = list(alone.paths("..").depth_first())[::7]
+    here, there = (path_logits(r.frozen().model, map(numbered, some)) for r in (alone, padded))
+    for one, other in zip(here, there, strict=True):
+        assert bool(other.isfinite().all())
+        close(other[:, 2:], one, 1e-9)
+    for head in ("1.0", "1.1"):
+        one, other = ox.scores(alone, head, 2, 1, top=5), ox.scores(padded, head, 4, 3, top=5)
+        close([t.value for t in other.terms], [t.value for t in one.terms], 1e-9)
+        assert [t.query_path for t in other.terms] == [t.query_path for t in one.terms]
