@@ -61,8 +61,8 @@ def causal_effects(
         batch: which sequence of the run.
         at: ``output``: the vector that the path writes is subtracted from the stream right behind
             its last component. ``input``: what arrives at the path's last component is subtracted
-            from what that reads (a head with its queries, keys and values), and what it writes is
-            recomputed.
+            from what its layer reads (queries, keys and values, and their norms), and what that
+            one component writes is recomputed.
 
     Returns:
         Frozen values and causal effects, in logits. The effect is the target of the run less that

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from otimes.bridge.freezing import Frozen
+from otimes.bridge.mlp_outputs import output_errors
 from otimes.bridge.run import Run
 from otimes.models.reference import Recording
 from otimes.numeric.rounding import Step, worst_ratio
@@ -116,6 +117,19 @@ def pattern_check(run: Run, recording: Recording) -> tuple[Check, list[str]]:
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst = _worse(worst, check)
     return worst, wrong
+
+
+def wrong_outputs(run: Run, frozen: Frozen, recording: Recording) -> list[str]:
+    """The MLPs whose recorded outputs, which are sources, are not what their weights give."""
+    found = list[str]()
+    for layer, error, bound in output_errors(run, frozen, recording):
+        check = check_of(error, bound)
+        if not check.holds:
+            found.append(
+                f"source mlp{layer}: the recorded output is not what the MLP's weights give (off "
+                f"by {check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
+            )
+    return found
 
 
 def _worse(one: Check, other: Check) -> Check:

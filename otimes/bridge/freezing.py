@@ -51,14 +51,16 @@ _SLOPE_AT_ZERO = {"relu": 0.0, "gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5}
 class Frozen:
     """The frozen model, how each layer's scores read the stream, and what was used for both.
 
-    ``attention`` numbers the block that each layer's heads are in. ``used`` counts how often each
-    tensor of the file was taken: the parameter audit.
+    ``attention`` numbers the block that each layer's heads are in; ``mlps`` are the number of the
+    block and the reading edge of each MLP that is a source. ``used`` counts how often each tensor
+    of the file was taken: the parameter audit.
     """
 
     model: FrozenModel
     readers: tuple[FrozenReader, ...]
     used: Counter[str]
     attention: tuple[int, ...]
+    mlps: tuple[tuple[int, FrozenEdge], ...] = ()
 
 
 def freeze(
@@ -80,6 +82,23 @@ def slopes(recording: Recording, layer: int, activation: str) -> Float[Tensor, "
     return secant.masked_fill(z == 0, _SLOPE_AT_ZERO[activation])
 
 
+def frozen_mlp(
+    model: Model, recording: Recording, layer: int, reads: FrozenEdge, writes: FrozenEdge = IDENTITY
+) -> FrozenNeurons:
+    """The neurons of one MLP at their recorded slopes, in the recording's dtype."""
+    mlp, activation = model.weights.mlps[layer], model.config.activation
+    dtype = recording.logits.dtype
+    assert activation is not None  # a config with an MLP has one
+    return FrozenNeurons(
+        slopes(recording, layer, activation),
+        mlp.W_in.to(dtype),
+        mlp.W_out.to(dtype),
+        None if mlp.b_in is None else mlp.b_in.to(dtype),
+        reads,
+        writes,
+    )
+
+
 class _Freezer:
     """One frozen model while it is built; it counts what it takes."""
 
@@ -91,7 +110,7 @@ class _Freezer:
         recording: Recording,
         dtype: torch.dtype,
     ) -> None:
-        self.config, self.architecture = model.config, model.architecture
+        self.model, self.config, self.architecture = model, model.config, model.architecture
         self.weights = model.weights
         self.tensors = model.weights.tensors()
         self.tokens, self.position_ids = tokens, position_ids
@@ -104,7 +123,7 @@ class _Freezer:
 
     def frozen(self) -> Frozen:
         """Everything, each tensor of the file taken once."""
-        written = self._inputs()
+        written, mlps = self._inputs(), list[tuple[int, FrozenEdge]]()
         blocks, readers, attention = list[FrozenBlock](), list[FrozenReader](), list[int]()
         for number, block in enumerate(self.architecture.blocks):
             branches = self._branches(number)
@@ -117,6 +136,8 @@ class _Freezer:
             if MLP in branches:
                 neurons = self._neurons(block.layer)
                 written |= self._written(block.layer, MLP)
+                if self.architecture.mlp == "source":
+                    mlps.append((number, self._reads(block.layer, MLP)))
             skip = IDENTITY
             if self.config.norm is not None and self.config.norm_placement == "post":
                 # behind the addition: what passes the branch goes through the same norm
@@ -137,7 +158,7 @@ class _Freezer:
             replace(final, bias=None),
             1.0 if multiplier is None else multiplier,
         )
-        return Frozen(frozen, tuple(readers), self.used, tuple(attention))
+        return Frozen(frozen, tuple(readers), self.used, tuple(attention), tuple(mlps))
 
     # tensors
 
@@ -157,6 +178,10 @@ class _Freezer:
         if name not in self.tensors:
             raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
         self.used[name] += 1
+
+    def _maybe_count(self, name: str) -> None:
+        if name in self.tensors:
+            self._count(name)
 
     # norms
 
@@ -206,24 +231,14 @@ class _Freezer:
 
     def _neurons(self, layer: int) -> FrozenNeurons | None:
         """The neurons of an MLP that is frozen; one that is a source has none."""
-        at = f"blocks.{layer}.mlp."
-        for name in ("W_gate", "b_gate"):  # they are in the slopes
-            if at + name in self.tensors:
-                self._count(at + name)
+        for name in ("W_gate", "b_gate", "W_in", "b_in", "W_out"):
+            self._maybe_count(f"blocks.{layer}.mlp.{name}")
         if self.architecture.mlp != "frozen":
-            for name in ("W_in", "W_out", "b_in", "b_out"):  # they are in the recorded output
-                if at + name in self.tensors:
-                    self._count(at + name)
+            # they are in the recorded output, which is what a verification compares them with
+            self._maybe_count(f"blocks.{layer}.mlp.b_out")
             return None
-        assert self.config.activation is not None  # a config with an MLP has one
-        return FrozenNeurons(
-            slopes(self.recording, layer, self.config.activation).to(self.dtype),
-            self._take(at + "W_in"),
-            self._take(at + "W_out"),
-            self._maybe(at + "b_in"),
-            self._reads(layer, MLP),
-            self._writes(layer, MLP),
-        )
+        edges = self._reads(layer, MLP), self._writes(layer, MLP)
+        return frozen_mlp(self.model, self.recording, layer, *edges)
 
     # scores
 

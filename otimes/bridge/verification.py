@@ -15,7 +15,14 @@ import torch
 
 from otimes.algebra import Logits, PathSum, PathTerm
 from otimes.bridge.binding import numbered
-from otimes.bridge.checks import all_zero, block_check, check_of, not_finite, pattern_check
+from otimes.bridge.checks import (
+    all_zero,
+    block_check,
+    check_of,
+    not_finite,
+    pattern_check,
+    wrong_outputs,
+)
 from otimes.bridge.checks import score_check as check_scores
 from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
@@ -121,6 +128,7 @@ def verify(
         for place, check in enumerate(written)
         if not check.holds
     ]
+    reasons += wrong_outputs(run, frozen, recording)
     scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
     reasons += [] if scores.holds else [_score_reason(scores, wrong)]
     if not torch.equal(recording.positions, run.positions):

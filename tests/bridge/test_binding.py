@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from otimes.algebra import Expr, Id, Product, Sum, pattern, tensor, vector, weig
 from otimes.bridge import Run, load
 from otimes.bridge.binding import numbered
 from otimes.errors import TypeMismatchError, UnknownComponentError, UnsupportedError
-from tests.factory import Checkpoint, make_checkpoint
+from tests.factory import ALL_BIASES, Checkpoint, make_checkpoint
 from tests.kit import close, run_of
 from tests.strategies import Case, cases
 
@@ -178,9 +180,118 @@ def test_expressions_that_do_not_end_in_logits(bound, expr: Expr) -> None:
 def test_expressions_that_cannot_be_evaluated(bound) -> None:
     run, _ = bound
     W = weight("W_OV", "d_model", "d_model", label="0.0")
-    inside = tensor(Id, W_U) @ tensor(Id, Sum(W, W)) @ tensor(Id, W_E)
+    inside = tensor(Id, W_U) @ tensor(Id, Sum(Id, W)) @ tensor(Id, W_E)
 
     with pytest.raises(
         UnsupportedError, match=r"cannot evaluate .* in one slot of a tensor product"
     ):
         run.evaluate(inside)
+
+
+SYMBOLS: dict[str, tuple[str, str, Callable[[Any, Run], Any]]] = {
+    "Γ[1.ln1]": (
+        "d_model", "d_model",
+        lambda w, _: np.diag(w["blocks.1.ln1.w"]) @ (np.eye(10) - np.ones((10, 10)) / 10),
+    ),
+    "β[0.ln2_post]": ("d_model", "1", lambda w, _: w["blocks.0.ln2_post.b"][:, None]),
+    "β[final]": ("d_model", "1", lambda w, _: w["ln_final.b"][:, None]),
+    "w_in[1.n2]": ("d_model", "1", lambda w, _: w["blocks.1.mlp.W_in"][:, [2]]),
+    "w_out[0.n1]": ("d_model", "1", lambda w, _: w["blocks.0.mlp.W_out"][[1]].T),
+    "b_in[0.n2]": ("1", "1", lambda w, _: w["blocks.0.mlp.b_in"][[2], None]),
+    "b_out[1]": ("d_model", "1", lambda w, _: w["blocks.1.mlp.b_out"][:, None]),
+    "W_type": ("d_model", "types", lambda w, _: w["type_embed.W_type"].T),
+    "μ_res": ("d_model", "d_model", lambda *_: np.array(0.3)),
+    "μ_embed": ("d_model", "d_model", lambda *_: np.array(3.0)),
+    "μ_logits": ("vocab", "vocab", lambda *_: np.array(-0.5)),
+    "D[1.ln2]": (
+        "pos", "pos",
+        lambda _, run: np.stack([np.diag(row) for row in run.recording().scales["1.ln2"].numpy()]),
+    ),
+    "S[1.n2]": (
+        "pos", "pos",
+        lambda _, run: np.stack([
+            np.diag(neurons / z)
+            for neurons, z in zip(
+                run.recording().neurons[1][..., 2].numpy(),
+                run.recording().preactivations[1][..., 2].numpy(),
+                strict=True,
+            )
+        ]),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[tuple[Run, Checkpoint]]:
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = make_checkpoint(
+            Path(folder), norm="layer", norm_placement="sandwich", d_mlp=3, n_token_types=2,
+            positions="none", embed_multiplier=3.0, residual_multiplier=0.3,
+            logits_multiplier=-0.5, biases=ALL_BIASES,
+        )  # fmt: skip
+        yield load(folder, mlp="frozen").run(tokens=[[3, 1, 4], [2, 0, 7]]), checkpoint
+
+
+@pytest.mark.parametrize("name", SYMBOLS)
+def test_symbols_of_norms_neurons_and_multipliers(whole, name: str) -> None:
+    run, checkpoint = whole
+    codomain, domain, expected = SYMBOLS[name]
+    head, _, label = name.partition("[")
+
+    found = run.binding.matrix(weight(head, codomain, domain, label=label.removesuffix("]")))
+
+    close(found, expected(checkpoint.arrays, run), 1e-14)
+    assert found.dtype == torch.float64
+
+
+def test_inputs_of_types_and_mlps(whole) -> None:
+    run, _ = whole
+
+    close(run.binding.vector(vector("s", "pos", "types"))[1], [[1, 0]] * 3)
+    close(run.binding.vector(vector("m", "pos", "d_model", label="1")),
+          run.recording().mlp_outputs[1], 1e-15)  # fmt: skip
+    with pytest.raises(UnknownComponentError, match=r"m\[2\] is no input of this model"):
+        run.binding.vector(vector("m", "pos", "d_model", label="2"))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "message"),
+    [
+        (weight("Γ", "d_model", "d_model", label="2.ln1"), "the model has no norm 2.ln1"),
+        (weight("Γ", "d_model", "d_model", label="0.q_norm"), "its label is '0.q_norm'"),
+        (weight("D", "pos", "pos", label="embed"), "the model has no norm embed"),
+        (weight("w_in", "d_model", "1", label="0.n3"), "no neuron mlp0.n3: layer 0"),
+        (weight("w_in", "d_model", "1", label="0.1"), "its label is '0.1'"),
+        (weight("b_out", "d_model", "1", label="4"), "no head 4.0"),
+        (weight("W_pos", "d_model", "n_ctx"), "the checkpoint has no W_pos"),
+    ],
+    ids=str,
+)
+def test_symbols_of_norms_and_neurons_that_are_not_there(whole, symbol: Expr, message: str) -> None:
+    with pytest.raises(UnknownComponentError, match=re.escape(message)):
+        whole[0].binding.matrix(symbol)
+
+
+def test_symbols_of_a_model_without_them(bound) -> None:
+    run, _ = bound
+
+    for symbol, message in (
+        (weight("μ_res", "d_model", "d_model"), "the model has no μ_res"),
+        (weight("b_out", "d_model", "1", label="0"), r"the model has no MLPs and no b_out\[0\]"),
+        (weight("β", "d_model", "1", label="0.ln1"), r"the model has no norm 0\.ln1"),
+    ):
+        with pytest.raises(UnknownComponentError, match=message):
+            run.binding.matrix(symbol)
+
+
+def test_sums_and_multiples_in_one_slot(bound) -> None:
+    run, _ = bound
+    W = [weight("W_OV", "d_model", "d_model", label=f"0.{h}") for h in range(2)]
+    A, t = pattern("A", label="0.1"), vector("t", "pos", "vocab")
+
+    def value(*weights: Expr) -> torch.Tensor:
+        inside = [Product(tensor(Id, W_U), tensor(A, w), tensor(Id, W_E), t) for w in weights]
+        return sum(map(run.evaluate, inside))
+
+    close(value(Sum(W[0], W[1])), value(*W), 1e-13)
+    close(value(W[0] * 3), 3 * value(W[0]), 1e-13)

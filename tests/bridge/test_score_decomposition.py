@@ -25,6 +25,17 @@ from tests.oracles.score_pairs import kind, last, pairs, streams
 BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_U")
 ALL = 10**6
 BATCH = [[1, 2, 3, 4, 5], [6, 5, 4], [9, 8, 7, 6]]
+HALF = {"theta": 100.0, "pairing": "half"}
+LLAMA3 = {
+    "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_n_ctx": 40,
+}  # fmt: skip
+
+
+def turning(**changes: Any) -> dict[str, Any]:
+    return {"positions": "rotary", "rotary": HALF | changes}
+
+
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {"positions": "none", "n_layers": 3, "n_heads": 2},
     "shortformer": {"positions": "shortformer", "biases": BIASES},
@@ -35,6 +46,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "tokens": [[0, 0, 3, 4], [1, 2, 3, 4]], "mask": [[0, 0, 1, 1], [1, 1, 1, 1]],
     },
     "not causal": {"causal": False, "positions": "learned", "biases": ("b_Q",)},
+    "rotary, half": turning(theta=20.0) | {"biases": BIASES, "n_heads": 4, "n_kv_heads": 2},
+    "rotary, interleaved": turning(pairing="interleaved") | {"n_heads": 4, "n_kv_heads": 1},
+    "rotary, partial": turning(dim=4, pairing="interleaved") | {"d_head": 6, "biases": ("b_K",)},
+    "rotary, llama3": turning(scaling=LLAMA3) | {"biases": BIASES, "attention_softcap": 0.5},
+    "rotary, ntk, by layer": {
+        "positions": "rotary", "rotary": [None, HALF | {"scaling": {"type": "ntk", "factor": 3.0}}],
+        "biases": BIASES,
+    },
+    "rotary, left padding": turning(scaling={"type": "linear", "factor": 2.0}) | {
+        "tokens": [[1, 2, 3, 4, 5], [0, 0, 3, 4, 5]], "mask": [[1] * 5, [0, 0, 1, 1, 1]],
+        "biases": BIASES,
+    },
+    "alibi": {"positions": "alibi", "n_heads": 6, "n_kv_heads": 2, "biases": BIASES},
 }  # fmt: skip
 
 
@@ -99,7 +123,7 @@ def test_all_pairs_have_the_values_of_brute_force(tmp_path: Path, name: str) -> 
     batch, length = len(run.tokens) - 1, run.tokens.shape[1]
     last_layer = checkpoint.config["n_layers"] - 1
     query = length - 1 if run.mask is None else int(run.mask[batch].nonzero().max())
-    key = length - 3 if run.mask is None else 1
+    key = length - 3 if run.mask is None else int(run.mask[batch].nonzero().min())
     for head in ((0, 1), (last_layer, checkpoint.config["n_heads"] - 1)):
         found = ox.scores(run, head, query, key, top=ALL, batch=batch)
 

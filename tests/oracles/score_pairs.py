@@ -2,7 +2,7 @@
 
 The paths to a head are all paths of the model that ends before its layer; what they write to the
 stream is what they give to logits that an identity matrix reads. On top come the sources of one
-side alone: shortformer positions, b_Q, b_K.
+side alone: shortformer positions, b_Q, b_K. Rotary positions turn each of them, ALiBi is a term.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.oracles.numpy_model import Arrays, Config, kv_head, position_ids
 from tests.oracles.paths import enumerate_paths, path_logits
+from tests.oracles.transformer import alibi_slopes, rotated
 
 
 def streams(
@@ -42,13 +43,26 @@ def side(
         for text, (stream, heads) in streams(config, weights, tokens, patterns, layer, mask).items()
     }
     if config["positions"] == "shortformer":
-        real = np.ones(np.shape(tokens), bool) if mask is None else np.asarray(mask, bool)
-        ids = position_ids(real[place[0]])
-        found["pos"] = (weights["pos_embed.W_pos"][ids[place[1]]] @ matrix, ())
+        row = weights["pos_embed.W_pos"][_position(tokens, mask, place)]
+        found["pos"] = (row @ matrix, ())
     if f"blocks.{layer}.attn.b_{letter}" in weights:
         name = f"bias[{layer}.{index}.{letter.lower()}]"
         found[name] = (weights[f"blocks.{layer}.attn.b_{letter}"][own], ())
+    rotary = config.get("rotary")
+    rotary = rotary[layer] if isinstance(rotary, list) else rotary
+    if rotary is not None:
+        position = _position(tokens, mask, place)
+        found = {
+            text: (rotated(vector, position, rotary), heads)
+            for text, (vector, heads) in found.items()
+        }
     return found
+
+
+def _position(tokens: Any, mask: Any, place: tuple[int, int]) -> int:
+    """The position id of a place (sequence, position)."""
+    real = np.ones(np.shape(tokens), bool) if mask is None else np.asarray(mask, bool)
+    return int(position_ids(real[place[0]])[place[1]])
 
 
 def kind(query_heads: Any, key_heads: Any) -> str:
@@ -65,11 +79,16 @@ def pairs(
     at = (config, weights, tokens, patterns, head)
     queries = side(*at, (batch, query), query=True, mask=mask)
     keys = side(*at, (batch, key), query=False, mask=mask)
-    return {
+    found = {
         (a, b): (config["attention_scale"] * float(np.dot(q, k)), kind(on_q, on_k))
         for a, (q, on_q) in queries.items()
         for b, (k, on_k) in keys.items()
     }
+    if config["positions"] == "alibi":
+        slope = alibi_slopes(config["n_heads"])[head[1]]
+        ids = [_position(tokens, mask, (batch, place)) for place in (query, key)]
+        found["position", "position"] = (-slope * abs(ids[0] - ids[1]), "position")
+    return found
 
 
 def last(path: str) -> str:
