@@ -146,7 +146,7 @@ def verify(
     config, (batch, length) = run.model.config, run.tokens.shape
     held = f"attention patterns of {config.n_layers} layers × {config.n_heads} heads"
     return Certificate(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
         dtype=str(number).removeprefix("torch."),
         paths=paths.count,
