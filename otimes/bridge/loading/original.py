@@ -10,10 +10,10 @@ theirs already.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from otimes.bridge.loading.config import Config
 from otimes.bridge.loading.families import Places
-from otimes.errors import InputError, UnsupportedError
+from otimes.errors import UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +43,8 @@ class OriginalRecording:
     mlp_outputs: tuple[Tensor, ...] = ()
 
 
-class Call(Protocol):
-    """How a module is run: its logits for ids and, where some are padding, a mask."""
-
-    def __call__(self, module: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the logits ``[batch, pos, d_vocab]``."""
-        ...
+Call = Callable[[nn.Module, Tensor], Tensor]
+"""Runs a module: its logits ``[batch, pos, d_vocab]`` for ids ``[batch, pos]``."""
 
 
 class Original:
@@ -93,17 +89,42 @@ class Original:
 
         Args:
             tokens: the ids.
-            mask: False at padding; None is all True. Position ids count the real tokens alone.
+            mask: False at padding, where every tensor of the recording is 0; None is all True. The
+                module sees the real tokens of each sequence alone, because many modules give NaN
+                for padding where their softmax is in float32 and their mask in float64.
             dtype: what the module's parameters are converted to. Many modules compute norms and
                 softmax in float32 whatever that is.
         """
+        if mask is None:
+            return self._recorded(tokens, dtype)
+        rows = [
+            self._recorded(row[real][None], dtype) for row, real in zip(tokens, mask, strict=True)
+        ]
+
+        def padded(tensors: Sequence[Tensor]) -> Tensor:
+            whole = tensors[0].new_zeros((*mask.shape, tensors[0].shape[-1]))
+            for row, real, tensor in zip(whole, mask, tensors, strict=True):
+                row[real] = tensor[0]
+            return whole
+
+        def each(field: str) -> tuple[Tensor, ...]:
+            return tuple(map(padded, zip(*(getattr(row, field) for row in rows), strict=True)))
+
+        return OriginalRecording(
+            padded([row.logits for row in rows]),
+            each("streams"),
+            each("attention_outputs"),
+            each("mlp_outputs"),
+        )
+
+    def _recorded(self, tokens: Tensor, dtype: torch.dtype) -> OriginalRecording:
         module = self.module(dtype)
         seen = dict[str, Tensor]()
         with torch.no_grad(), _hooks(self._watched(module), seen):
-            logits = self._call(module, tokens, mask)
-        layers = range(self._config.n_layers)
+            logits = self._call(module, tokens)
         if self.places is None:
             return OriginalRecording(logits)
+        layers = range(self._config.n_layers)
         names = [f"{layer}.{place}" for layer in layers for place in ("input", "middle")]
         mlps = [f"{layer}.mlp" for layer in layers]
         return OriginalRecording(
@@ -158,26 +179,13 @@ def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return value
 
 
-def call_transformers(module: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+def call_transformers(module: nn.Module, tokens: Tensor) -> Tensor:
     """Run a model of the transformers package."""
-    arguments: dict[str, object] = {"input_ids": tokens, "use_cache": False}
-    if mask is not None:
-        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        arguments |= {"attention_mask": mask.long(), "position_ids": positions}
-    return module(**arguments).logits
+    return module(input_ids=tokens, use_cache=False).logits
 
 
-def call_transformer_lens(module: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a ``HookedTransformer``."""
-    if mask is not None:
-        return module(tokens, attention_mask=mask.long())
-    return module(tokens)
-
-
-def call_plain(module: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+def call_plain(module: nn.Module, tokens: Tensor) -> Tensor:
     """Run a module that maps ids to logits, or to a tuple that begins with them."""
-    if mask is not None:
-        raise InputError("this original module takes no mask: give prompts of equal length")
     output: object = module(tokens)
     logits: object = cast("tuple[object, ...]", output)[0] if isinstance(output, tuple) else output
     if not isinstance(logits, Tensor):

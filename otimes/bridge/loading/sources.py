@@ -29,13 +29,7 @@ from otimes.bridge.loading.huggingface import (
 )
 from otimes.bridge.loading.llama2c_file import read_llama2c
 from otimes.bridge.loading.native import load_native
-from otimes.bridge.loading.original import (
-    Call,
-    Original,
-    call_plain,
-    call_transformer_lens,
-    in_dtype,
-)
+from otimes.bridge.loading.original import Original, call_plain, in_dtype
 from otimes.bridge.loading.state import canonical_weights, family_config, family_weights
 from otimes.bridge.loading.stored import file_state, unpickled
 from otimes.errors import CheckpointError, UnsupportedError
@@ -208,13 +202,12 @@ def _from_hooked(module: nn.Module, tokenizer: object) -> Checkpoint:
     # prompts begin as this library's own do
     if mapping.get("default_prepend_bos") and isinstance(bos, int) and bos < config.d_vocab:
         config = replace(config, bos_token_id=bos)
-    call: Call = call_transformer_lens
     return Checkpoint(
         str(mapping.get("model_name") or kind),
         config,
         family_weights(family, config, module.state_dict(), kind),
         wrapped,
-        original=Original(kind, partial(in_dtype, module), call, config, family.places),
+        original=Original(kind, partial(in_dtype, module), call_plain, config, family.places),
     )
 
 

@@ -282,9 +282,8 @@ def build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Reference:
         tensors = {name: tensor for name, tensor in tensors.items() if name != "unembed.W_U"}
     with torch.device("meta"):  # no storage for parameters that are replaced at once
         model = Reference(config, frozenset(tensors))
-    parameters = {name: nn.Parameter(t, requires_grad=False) for name, t in tensors.items()}
-    model.load_state_dict(parameters, assign=True)
-    return model.eval()
+    model.load_state_dict(tensors, assign=True)
+    return model.requires_grad_(False).eval()
 
 
 def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:

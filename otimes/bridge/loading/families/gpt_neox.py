@@ -64,6 +64,8 @@ GPT_NEOX = Family(
     config=config,
     takes=(
         *embeddings("gpt_neox.embed_in", "embed_out"),
+        # what later versions of transformers call the unembedding
+        *embeddings("gpt_neox.embed_in", "lm_head")[1:],
         *_fused(),
         Take(
             f"{_OUTPUT}.weight",
