@@ -31,7 +31,7 @@ from otimes.bridge.loading.llama2c_file import read_llama2c
 from otimes.bridge.loading.native import load_native
 from otimes.bridge.loading.original import Original, call_plain, in_dtype
 from otimes.bridge.loading.state import canonical_weights, family_config, family_weights
-from otimes.bridge.loading.stored import file_state, unpickled
+from otimes.bridge.loading.stored import file_state, only_tensors, unpickled
 from otimes.errors import CheckpointError, UnsupportedError
 
 Source = str | Path | nn.Module | Mapping[str, Tensor]
@@ -130,13 +130,7 @@ def _pickled(
         named = cast("Mapping[str, object]", arguments)
         config = {"model_type": "nanogpt", **named, **(config or {})}
         found = cast("Mapping[str, object]", model)
-    for name, value in found.items():
-        if not isinstance(value, Tensor):
-            raise CheckpointError(
-                f"{shown_path(path)}: {shown(name)} is a {type(value).__name__}, not a tensor: save "
-                "the state dict alone"
-            )
-    return cast("dict[str, Tensor]", dict(found)), config
+    return only_tensors(found, shown_path(path)), config
 
 
 def _from_tensors(
@@ -149,6 +143,7 @@ def _from_tensors(
 ) -> Checkpoint:
     if mapping is None:
         raise CheckpointError(f"tensors alone do not say how they are used: give {_CONFIG_ADVICE}")
+    tensors = only_tensors(tensors, name)
     bos = mapping.get("bos_token_id")
     if "model_type" in mapping:
         family = family_of(mapping, "config")

@@ -23,6 +23,9 @@ from otimes.bridge.loading.weights import Slot, Weights, from_tensors, norm_file
 from otimes.errors import CheckpointError, UnsupportedError
 
 READABLE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_QUANTISED = ("qweight", "qzeros", "scales", "g_idx", "weight_scale", "weight_packed", "SCB",
+              "absmax", "weight_scale_inv")  # fmt: skip
+_DEQUANTISE = "dequantise the model, to float16 or wider, and load that"
 _WRAPPERS = ("_orig_mod.", "module.")
 
 
@@ -116,10 +119,12 @@ class _Conversion:
     def weights(self) -> Weights:
         config = self.config
         known = {slot.name: slot for slot in slots(config)}
-        found, used = dict[str, Tensor](), set[str]()
+        found = dict[str, Tensor]()
         copies = list[str]()
-        for source, take, layer in self._present():
-            used.add(source)
+        idle = self.family.idle(config, self.state, self.where) if self.family.idle else []
+        present = [line for line in self._present() if line[0] not in idle]
+        unused = self._unused({*idle, *(source for source, _, _ in present)})
+        for source, take, layer in present:
             names = {target.replace("{l}", str(layer)): axes for target, axes in take.into.items()}
             if config.tied and "unembed.W_U" in names:
                 copies += self._tied_copy(source, take)
@@ -133,7 +138,6 @@ class _Conversion:
                         "remove one"
                     )
                 found[name] = self._taken(source, axes, take.add)
-        unused = self._unused(used)
         if self.family.unit_gains:
             found |= self._unit_gains(known, found)
         self._check_complete(known, found)
@@ -141,7 +145,7 @@ class _Conversion:
         for name, tensor in found.items():
             check_finite(tensor, known[name], self.where)
         weights = from_tensors(found, config.n_layers)
-        return replace(weights, unused=tuple(sorted([*unused, *copies])))
+        return replace(weights, unused=tuple(sorted([*unused, *idle, *copies])))
 
     def _present(self) -> list[tuple[str, Take, int]]:
         """The tensors that are there, with their lines of the table and layers."""
@@ -160,7 +164,7 @@ class _Conversion:
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise UnsupportedError(
                 f"{self.where}: {source} holds {dtype} numbers, the codes of quantised weights: "
-                "dequantise the model, to float16 or wider, and load that"
+                + _DEQUANTISE
             )
         wanted = [parse(axes).shape(self.sizes) for axes in take.into.values()]
         for shape, axes in zip(wanted, take.into.values(), strict=True):
@@ -217,6 +221,11 @@ class _Conversion:
         ]
         left = [name for name in self.state if name not in used]
         for name in left:
+            module, _, kind = name.rpartition(".")
+            if kind in _QUANTISED:
+                raise UnsupportedError(
+                    f"{self.where}: {module} holds quantised weights ({kind}): {_DEQUANTISE}"
+                )
             if not any(buffer.fullmatch(name) for buffer in buffers):
                 raise CheckpointError(
                     f"{self.where} has the tensor {shown(name)}, which the table of "

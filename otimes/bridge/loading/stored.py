@@ -50,7 +50,7 @@ def file_state(file: Path) -> dict[str, Tensor]:
     """
     if file.suffix == ".safetensors":
         return map_tensors(file, list(read_header(file)))
-    return _tensors(unpickled(file), file)
+    return only_tensors(unpickled(file), shown_path(file))
 
 
 def unpickled(file: Path) -> Mapping[str, object]:
@@ -74,12 +74,17 @@ def unpickled(file: Path) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value)
 
 
-def _tensors(found: Mapping[str, object], file: Path) -> dict[str, Tensor]:
+def only_tensors(found: Mapping[str, object], where: str) -> dict[str, Tensor]:
+    """A mapping whose values are all tensors.
+
+    Raises:
+        CheckpointError: one of them is something else.
+    """
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise CheckpointError(
-                f"{shown_path(file)}: {shown(name)} is a {type(value).__name__}, not a tensor: give "
-                "the file of a state dict"
+                f"{where}: {shown(name)} is a {type(value).__name__}, not a tensor: give a state "
+                "dict alone"
             )
     return cast("dict[str, Tensor]", dict(found))
 

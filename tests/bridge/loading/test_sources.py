@@ -288,6 +288,21 @@ def test_norms_that_transformer_lens_has_folded_have_gains_of_1(tmp_path):
     assert all((norm.w == 1).all() and norm.b is None for norm in norms.values())
 
 
+def test_the_odd_bias_of_gated_mlps_in_transformer_lens(tmp_path):
+    made = make_checkpoint(tmp_path, d_mlp=7, gated=True, positions="alibi")
+    state = {n: torch.tensor(a) for n, a in made.arrays.items()}
+    state["pos_embed.W_pos"] = torch.ones(9, 10)
+    config = {**LENS, "gated_mlp": True, "d_mlp": 7, "positional_embedding_type": "alibi"}
+    for layer in range(2):
+        state[f"blocks.{layer}.mlp.b_in"] = torch.zeros(7)
+    unused = ox.load(state, config=config).weights.unused
+    assert unused == ("blocks.0.mlp.b_in", "blocks.1.mlp.b_in", "pos_embed.W_pos")
+    state["blocks.1.mlp.b_in"][3] = 1.0
+
+    with pytest.raises(ox.OtimesError, match="blocks.1.mlp.b_in is not 0 in a gated MLP"):
+        ox.load(state, config=config)
+
+
 class HookedTransformer(nn.Module):
     """What otimes looks at in a model of TransformerLens: its config, names and hook points."""
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
+from otimes.bridge.loading.config import Config
 from otimes.bridge.loading.families.settings import Settings
 
 
@@ -63,6 +66,8 @@ class Family:
         buffers: tensors that are no weights, such as masks; ``{l}`` as above.
         prefix: what the names of the model without its unembedding begin with; some checkpoints
             leave it out.
+        idle: the tensors of a state dict that a model of the config has and does not use, found by
+            their values where that is what tells; None: there are none.
         unit_gains: whether norms without a gain in the file have gains of 1.
         places: its modules; None where none is known.
     """
@@ -74,6 +79,7 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     buffers: tuple[str, ...] = ()
     prefix: str = ""
+    idle: Callable[[Config, Mapping[str, Tensor], str], list[str]] | None = None
     unit_gains: bool = False
     places: Places | None = None
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
+from otimes.bridge.loading.config import Config
 from otimes.bridge.loading.families.settings import Settings
 from otimes.bridge.loading.families.table import Family, Places, Take
 from otimes.errors import UnsupportedError
@@ -102,6 +105,23 @@ def _windows(settings: Settings) -> list[int | None] | None:
     return [window if one == "local" else None for one in types]
 
 
+def idle(config: Config, state: Mapping[str, Tensor], where: str) -> list[str]:
+    """Positions of a model with ALiBi, and what the gated MLP adds behind its product if it is 0."""
+    found = ["pos_embed.W_pos"] if config.positions == "alibi" else []
+    for layer in range(config.n_layers):
+        name = f"blocks.{layer}.mlp.b_in"
+        if f"blocks.{layer}.mlp.W_gate" not in state or name not in state:
+            continue
+        # there b_in is added to act(x W_gate) * (x W_in), which no other model does
+        if bool(state[name].any()):
+            raise UnsupportedError(
+                f"{where}: {name} is not 0 in a gated MLP, where TransformerLens adds it to the "
+                "product with the gate: add b_in W_out to b_out and set b_in to 0"
+            )
+        found.append(name)
+    return [name for name in found if name in state]
+
+
 _BLOCK = "blocks.{l}"
 _SAME: Mapping[str, str] = {
     "embed.W_E": "d_vocab d_model",
@@ -168,6 +188,7 @@ TRANSFORMER_LENS = Family(
         f"{_BLOCK}.attn.rotary_sin",
         f"{_BLOCK}.attn.rotary_cos",
     ),
+    idle=idle,
     unit_gains=True,
     places=Places(
         layer=f"{_BLOCK}",
