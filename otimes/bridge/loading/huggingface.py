@@ -87,7 +87,7 @@ def load_folder(folder: Path) -> Checkpoint:
     family = family_of(mapping, where)
     config = family_config(family, mapping, where)
     tokenizer = _folder_tokenizer(folder, config.d_vocab)
-    first = _first_token(tokenizer, folder)
+    first = tokenizer.first_token()
     config = replace(config, bos_token_id=first)
     weights = family_weights(family, config, folder_state(folder), shown_path(folder))
     original = None
@@ -144,7 +144,9 @@ def load_module(
         config,
         family_weights(family, config, module.state_dict(), kind),
         wrapped,
-        original=Original(kind, partial(in_dtype, module), call_transformers, config, family.places),
+        original=Original(
+            kind, partial(in_dtype, module), call_transformers, config, family.places
+        ),
         notes=tuple(note for note in [_first_note(first, wrapped)] if note),
     )
 
@@ -167,24 +169,6 @@ def _folder_tokenizer(folder: Path, d_vocab: int) -> Tokenizer:
         return Tokenizer(None, d_vocab)
     text = transformers_package.serialized_tokenizer(folder)
     return Tokenizer(None, d_vocab, serialized=text)
-
-
-def _first_token(tokenizer: Tokenizer, folder: Path) -> int | None:
-    """The token that stands before a text.
-
-    As the tokenizer's own file has it, unless ``tokenizer_config.json`` says otherwise.
-    """
-    file = folder / "tokenizer_config.json"
-    settings = read_config(file) if file.exists() else {}
-    adds = settings.get("add_bos_token")
-    if adds is False:
-        return None
-    token = settings.get("bos_token")
-    if isinstance(token, Mapping):
-        token = cast("Mapping[str, object]", token).get("content")
-    if adds is True and isinstance(token, str):
-        return tokenizer.token_id(token)
-    return tokenizer.first_token()
 
 
 def _first_note(first: int | None, tokenizer: Tokenizer) -> str:

@@ -1,9 +1,9 @@
 """llama2.c files (``.bin``): a header and float32 numbers, as its ``export.py`` writes them.
 
 Version 0 has a header of seven int32 (dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size,
-seq_len), with a negative vocab_size where the unembedding is not tied, and the tensors of a kind for
-all layers together. Version 1 begins with ``ak42``, the version, the same seven and a byte that is 1
-for tied, padded to 256 bytes. Version 2 is quantised.
+seq_len), with a negative vocab_size where the unembedding is not tied, and the tensors of a kind
+for all layers together. Version 1 begins with ``ak42``, the version, the same seven and a byte that
+is 1 for tied, padded to 256 bytes. Version 2 is quantised.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ def read_llama2c(file: Path) -> tuple[dict[str, object], dict[str, Tensor]]:
     return config, _tensors(numbers[start // 4 :], shapes, found["n_layers"])
 
 
-def _shapes(
-    found: dict[str, int], *, newer: bool, tied: bool
-) -> list[tuple[str, tuple[int, ...]]]:
+def _shapes(found: dict[str, int], *, newer: bool, tied: bool) -> list[tuple[str, tuple[int, ...]]]:
     """The tensors in the order of the file; ``{l}`` are those of all layers."""
     dim, hidden, layers = found["dim"], found["hidden_dim"], found["n_layers"]
     kv = found["n_kv_heads"] * (dim // found["n_heads"])

@@ -1,13 +1,13 @@
 """Whatever a model can be loaded from, to a :class:`Checkpoint`: one function that looks at it.
 
-A folder (native or Hugging Face), a file (safetensors, GGUF, a pickle of plain tensors, llama2.c), a
-module, a mapping of tensors, the name of a model in an installed package or on the Hub.
+A folder (native or Hugging Face), a file (safetensors, GGUF, a pickle of plain tensors, llama2.c),
+a module, a mapping of tensors, the name of a model in an installed package or on the Hub.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,9 +94,7 @@ def _from_folder(path: Path) -> Checkpoint:
     return load_native(path)
 
 
-def _from_file(
-    path: Path, config: Mapping[str, object] | None, tokenizer: object
-) -> Checkpoint:
+def _from_file(path: Path, config: Mapping[str, object] | None, tokenizer: object) -> Checkpoint:
     name = path.stem
     if path.suffix == ".gguf":
         return load_gguf(path)

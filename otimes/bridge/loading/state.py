@@ -19,7 +19,14 @@ from otimes.bridge.loading.checks import check_finite, check_gates
 from otimes.bridge.loading.config import FORMAT, VERSIONS, Config
 from otimes.bridge.loading.families import Family, Settings, Take
 from otimes.bridge.loading.files import shown
-from otimes.bridge.loading.weights import Slot, Weights, from_tensors, norm_file_name, norm_labels, slots
+from otimes.bridge.loading.weights import (
+    Slot,
+    Weights,
+    from_tensors,
+    norm_file_name,
+    norm_labels,
+    slots,
+)
 from otimes.errors import CheckpointError, UnsupportedError
 
 READABLE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -240,7 +247,8 @@ class _Conversion:
         dtype = next((tensor.dtype for tensor in found.values()), torch.float32)
         gains = {f"{norm_file_name(label)}.w" for label in norm_labels(self.config)}
         return {
-            name: torch.ones(known[name].shape, dtype=dtype) for name in sorted(gains - found.keys())
+            name: torch.ones(known[name].shape, dtype=dtype)
+            for name in sorted(gains - found.keys())
         }
 
     def _check_complete(self, known: Mapping[str, Slot], found: Mapping[str, Tensor]) -> None:

@@ -58,10 +58,6 @@ class Tokenizer:
         # what follows a text is no beginning
         return added[0] if added and whole[1 : 1 + len(plain)] == plain else None
 
-    def token_id(self, text: str) -> int | None:
-        """The id of a token by its own text; None: it has no such token."""
-        return self._engine.token_to_id(text) if self.available else None
-
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; no special token is added before or after it.
 

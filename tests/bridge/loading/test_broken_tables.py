@@ -1,4 +1,4 @@
-"""A family table that is wrong is noticed, and the first block that differs is the one it is about."""
+"""A family table that is wrong is noticed, and the first stream that differs says where."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.bridge.loading.tiny import tiny, tokens
 
 import otimes as ox
 from otimes.bridge.loading import families, huggingface
 from otimes.bridge.loading.families import BY_MODEL_TYPE, Family, Settings, Take
+from tests.bridge.loading.tiny import tiny, tokens
 
 Change = Callable[[Family], Family]
 
@@ -74,9 +74,11 @@ def unscaled(rotary: dict) -> dict:
 FAULTS: list[tuple[str, str, Change, int]] = [
     ("gpt2", "the activation is another", config_with(activation="gelu"), 2),
     ("gpt2", "queries and keys are exchanged", swap("W_Q", "W_K"), 1),
-    ("gpt2", "heads and their coordinates are exchanged", axes_with("head d_head) ->", "d_head head) ->"), 1),
+    ("gpt2", "heads and their coordinates are exchanged",
+     axes_with("head d_head) ->", "d_head head) ->"), 1),
     ("gpt2", "the scale is forgotten", config_with(attention_scale=1.0), 1),
-    ("gpt_neox", "heads are taken to be contiguous", axes_with("(head 0/3 d_head)", "(0/3 head d_head)"), 1),
+    ("gpt_neox", "heads are taken to be contiguous",
+     axes_with("(head 0/3 d_head)", "(0/3 head d_head)"), 1),
     ("gpt_neox", "the branches are taken to be in sequence", config_with(parallel=False), 1),
     ("gpt_neox", "the whole head turns", config_with(rotary=whole_head), 1),
     ("gptj", "rotary coordinates are paired otherwise", config_with(rotary=other_pairing), 1),
@@ -90,7 +92,7 @@ FAULTS: list[tuple[str, str, Change, int]] = [
     ("gemma", "gains are taken without the 1", takes_with(lambda t: replace(t, add=0.0)), 1),
     ("gemma", "the embeddings' multiplier is dropped", config_with(embed_multiplier=None), 0),
     ("gemma2", "the score's soft-cap is dropped", config_with(attention_softcap=None), 1),
-    ("gemma2", "the norm behind a branch takes the place of the one before", swap("ln1.", "ln1_post."), 1),
+    ("gemma2", "the norms before and behind a branch are exchanged", swap("ln1.", "ln1_post."), 1),
     ("gemma2", "windows are in the other layers", config_with(windows=[None, 4, None]), 1),
     ("gemma3", "windows turn as the others do", config_with(rotary=lambda r: [r[1]] * 4), 1),
     ("olmo2", "the norms stand before their branches", config_with(norm_placement="pre"), 1),
@@ -108,7 +110,9 @@ def first_difference(name: str) -> int | None:
     for index, (ours, theirs) in enumerate(zip(judged.streams, recorded.streams, strict=False)):
         if float((ours - theirs).abs().max()) > limit * float(theirs.abs().max()):
             return index
-    if float((judged.logits - recorded.logits).abs().max()) > limit * float(recorded.logits.abs().max()):
+    if float((judged.logits - recorded.logits).abs().max()) > limit * float(
+        recorded.logits.abs().max()
+    ):
         return len(recorded.streams)
     return None
 

@@ -8,12 +8,12 @@ import math
 
 import pytest
 import torch
-from tests.bridge.loading.tiny import CONFIGS, tiny, tokens
 
 import otimes as ox
 from otimes.bridge.loading.axes import parse, rearrange
 from otimes.bridge.loading.families import BY_MODEL_TYPE, FAMILIES
 from otimes.bridge.loading.state import family_config
+from tests.bridge.loading.tiny import CONFIGS, tiny, tokens
 
 #: modules that norm in float32 whatever their dtype, or turn by float32 angles
 ROUNDED = 1e-5
@@ -115,7 +115,7 @@ def test_shards_and_older_configs(tmp_path):
     assert torch.equal(sharded.weights.layers[12].W_O, whole.weights.layers[12].W_O)
 
 
-def test_names_without_the_prefix_of_the_whole_model(tmp_path):
+def test_names_without_the_prefix_of_the_whole_model():
     # as the weights of GPT-2 are published: without "transformer.", with its masks
     module = tiny("gpt2", torch.float32)
     state = {

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.bridge.loading.tiny import randomise, tiny, tokens
-from tests.factory import make_checkpoint
 from torch import nn
 from torch.nn import functional
 
 import otimes as ox
 from otimes.bridge.loading import Original
+from tests.bridge.loading.tiny import randomise, tiny, tokens
+from tests.factory import make_checkpoint
 
 NANO = {"n_layer": 2, "n_head": 3, "n_embd": 12, "block_size": 10, "vocab_size": 31}
 
@@ -222,9 +222,9 @@ def test_llama2c_files(version, tmp_path):
     ("data", "message"),
     [
         (b"short", "too short for a llama2.c file"),
-        (struct.pack("<7i", 24, 20, 2, 6, 2, 31, 16) + bytes(400), r"describes [\d,]+ bytes, it has 428"),
+        (struct.pack("<7i", 24, 20, 2, 6, 2, 31, 16) + bytes(400), "describes .* bytes, it has 428"),
         (struct.pack("<7i", 24, 20, -2, 6, 2, 31, 16) + bytes(400), "no llama2.c file: its header"),
-        (struct.pack("<Ii", 0x616B3432, 2) + bytes(400), "version 2, whose linear layers are quantised"),
+        (struct.pack("<Ii", 0x616B3432, 2) + bytes(400), "version 2, whose linear layers"),
     ],
 )  # fmt: skip
 def test_files_that_are_no_llama2c(data, message, tmp_path):
@@ -299,7 +299,7 @@ def test_the_odd_bias_of_gated_mlps_in_transformer_lens(tmp_path):
     assert unused == ("blocks.0.mlp.b_in", "blocks.1.mlp.b_in", "pos_embed.W_pos")
     state["blocks.1.mlp.b_in"][3] = 1.0
 
-    with pytest.raises(ox.OtimesError, match="blocks.1.mlp.b_in is not 0 in a gated MLP"):
+    with pytest.raises(ox.OtimesError, match=r"blocks\.1\.mlp\.b_in is not 0 in a gated MLP"):
         ox.load(state, config=config)
 
 

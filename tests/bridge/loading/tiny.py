@@ -1,7 +1,7 @@
 """Tiny random models of every family, built by transformers itself.
 
-Sizes are rectangular wherever the family allows it; biases are away from 0 and gains away from 1 (and
-from 0, for those that are stored as ``w − 1``), so that nothing can be left out unseen.
+Sizes are rectangular wherever the family allows it; biases are away from 0 and gains away from 1
+(and from 0, for those that are stored as ``w − 1``), so that nothing can be left out unseen.
 """
 
 from __future__ import annotations

@@ -65,7 +65,12 @@ def _later(settings: Settings) -> dict[str, object]:
 
 
 _LAYER = llama.LAYER
-_COMMON = (*llama.EMBEDDINGS, *llama.ATTENTION, *llama.MLP, *norm("model.norm", "ln_final", add=1.0))
+_COMMON = (
+    *llama.EMBEDDINGS,
+    *llama.ATTENTION,
+    *llama.MLP,
+    *norm("model.norm", "ln_final", add=1.0),
+)
 _SANDWICH = (
     *norm(f"{_LAYER}.input_layernorm", "blocks.{l}.ln1", add=1.0),
     *norm(f"{_LAYER}.post_attention_layernorm", "blocks.{l}.ln1_post", add=1.0),

@@ -69,5 +69,7 @@ GPTJ = Family(
         f"{LAYER}.attn.embed_positions",
     ),
     prefix="transformer.",
-    places=Places(layer=LAYER, attention="attn", mlp="mlp", middle=None, final=("transformer.ln_f",)),
+    places=Places(
+        layer=LAYER, attention="attn", mlp="mlp", middle=None, final=("transformer.ln_f",)
+    ),
 )

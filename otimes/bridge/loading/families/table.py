@@ -1,8 +1,8 @@
 """What a family of models is to the loader: a table, and how to read its config.
 
-A family is a page: the defaults of its config, a function from the config to the fields of a native
-``config.json``, one line for each tensor, and the names of its modules. ``docs/models.md`` shows how
-to add one.
+A family is a page: the defaults of its config, a function from the config to the fields of a
+native ``config.json``, one line for each tensor, and the names of its modules. ``docs/models.md``
+shows how to add one.
 """
 
 from __future__ import annotations

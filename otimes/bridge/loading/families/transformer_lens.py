@@ -106,7 +106,7 @@ def _windows(settings: Settings) -> list[int | None] | None:
 
 
 def idle(config: Config, state: Mapping[str, Tensor], where: str) -> list[str]:
-    """Positions of a model with ALiBi, and what the gated MLP adds behind its product if it is 0."""
+    """Positions of a model with ALiBi, and what a gated MLP adds to its product if it is 0."""
     found = ["pos_embed.W_pos"] if config.positions == "alibi" else []
     for layer in range(config.n_layers):
         name = f"blocks.{layer}.mlp.b_in"
