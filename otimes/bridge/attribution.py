@@ -117,7 +117,7 @@ def attribute(
     gap = float(run.uncapped_logits[scalar.batch, scalar.position] @ scalar.weights) - asked.total
     names = [run.model.tokenizer.token_text(token) for token in run.tokens[batch].tolist()]
     return Attribution(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(run.tokens[batch].tolist()),
         pieces=tuple(names),
         position=scalar.position,

@@ -116,7 +116,7 @@ def scores(
         terms.append(ScoreShare(_POSITION, _POSITION, _POSITION, by_kind[_POSITION]))
         terms = sorted(terms, key=lambda term: -abs(term.value))[:top]
     return ScoreAttribution(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(run.tokens[sequence].tolist()),
         texts=tuple(map(run.model.tokenizer.token_text, run.tokens[sequence].tolist())),
         head=head_name(asked.head),

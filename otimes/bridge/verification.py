@@ -152,7 +152,7 @@ def verify(
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
     return Certificate(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
         dtype=str(number).removeprefix("torch."),
         paths=paths.count,

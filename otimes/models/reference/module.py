@@ -274,6 +274,19 @@ class Reference(nn.Module):
         return logits if self.unembed.b_U is None else logits + self.unembed.b_U
 
 
+def build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Reference:
+    """The module of a config and tensors by their names in a native file, which it shares.
+
+    A tied ``unembed.W_U`` may be among them.
+    """
+    if config.get("tied", False):
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "unembed.W_U"}
+    with torch.device("meta"):  # no storage for parameters that are replaced at once
+        model = Reference(config, frozenset(tensors))
+    model.load_state_dict(tensors, assign=True)
+    return model.requires_grad_(False).eval()
+
+
 def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:
     """Read a native checkpoint: ``config.json`` and ``model.safetensors``, as ``dtype``."""
     folder = Path(folder)
