@@ -116,6 +116,8 @@ class _Freezer:
         self.tokens, self.position_ids = tokens, position_ids
         self.recording, self.dtype = recording, dtype
         self.used = Counter[str]()
+        for bias in sorted(self.architecture.biases):
+            self._present(_tensor_of(bias))
         self.norms = {label: self._norm(label) for label in model.weights.norms}
         self.positions: Tensor | None = None
         if self.config.positions in ("learned", "shortformer"):
@@ -174,9 +176,12 @@ class _Freezer:
         self._count(name)
         return self.tensors[name][ids].to(self.dtype)
 
-    def _count(self, name: str) -> None:
+    def _present(self, name: str) -> None:
         if name not in self.tensors:
             raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
+
+    def _count(self, name: str) -> None:
+        self._present(name)
         self.used[name] += 1
 
     def _maybe_count(self, name: str) -> None:
@@ -321,3 +326,16 @@ class _Freezer:
         if source.joins == "logits":
             return FrozenSource(source.entry, joins="logits")
         return FrozenSource(source.entry, written[source.name], None, source.joins)
+
+
+def _tensor_of(bias: str) -> str:
+    """The tensor of a bias that symbols have: ``blocks.1.attn.b_V`` of ``b_V[1]``."""
+    name, _, layer = bias.removesuffix("]").partition("[")
+    if name == "b_U":
+        return "unembed.b_U"
+    if not layer:
+        return f"{norm_file_name(name.removeprefix('b_'))}.b"
+    if name.startswith("b_ln"):
+        label = f"{layer}.{name.removeprefix('b_')}"
+        return f"{norm_file_name(label)}.b"
+    return f"blocks.{layer}.{'mlp' if name in ('b_in', 'b_out') else 'attn'}.{name}"
