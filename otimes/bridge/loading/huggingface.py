@@ -87,11 +87,10 @@ def load_folder(folder: Path) -> Checkpoint:
     family = family_of(mapping, where)
     config = family_config(family, mapping, where)
     tokenizer = _folder_tokenizer(folder, config.d_vocab)
-    first = tokenizer.first_token()
+    first, notes = _first_token(tokenizer)
     config = replace(config, bos_token_id=first)
     weights = family_weights(family, config, folder_state(folder), shown_path(folder))
     original = None
-    notes = [_first_note(first, tokenizer)]
     if transformers_package.available():
         original = Original(
             family.name,
@@ -107,7 +106,7 @@ def load_folder(folder: Path) -> Checkpoint:
         )
     return Checkpoint(
         folder.resolve().name, config, weights, tokenizer, folder, original=original,
-        notes=tuple(note for note in notes if note),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -137,7 +136,7 @@ def load_module(
         )
     config = family_config(family, mapping, kind)
     wrapped = given_tokenizer(tokenizer, config.d_vocab)
-    first = wrapped.first_token()
+    first, notes = _first_token(wrapped)
     config = replace(config, bos_token_id=first)
     return Checkpoint(
         name or kind,
@@ -147,7 +146,7 @@ def load_module(
         original=Original(
             kind, partial(in_dtype, module), call_transformers, config, family.places
         ),
-        notes=tuple(note for note in [_first_note(first, wrapped)] if note),
+        notes=tuple(notes),
     )
 
 
@@ -171,9 +170,15 @@ def _folder_tokenizer(folder: Path, d_vocab: int) -> Tokenizer:
     return Tokenizer(None, d_vocab, serialized=text)
 
 
-def _first_note(first: int | None, tokenizer: Tokenizer) -> str:
+def _first_token(tokenizer: Tokenizer) -> tuple[int | None, list[str]]:
+    """The token that the tokenizer puts in front of a text, and a note that says so."""
     if not tokenizer.available:
-        return ""
+        return None, []
+    try:
+        first = tokenizer.first_token()
+    except CheckpointError as error:
+        # the weights can be used without it; a text will raise this error
+        return None, [f"its tokenizer cannot be used: {error}"]
     if first is None:
-        return "its tokenizer puts no token in front of a text"
-    return f"its tokenizer puts {first} ({tokenizer.token_text(first)}) in front of a text"
+        return None, ["its tokenizer puts no token in front of a text"]
+    return first, [f"its tokenizer puts {first} ({tokenizer.token_text(first)}) in front of a text"]

@@ -166,8 +166,9 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     clone = copy.deepcopy(module, memo)
     clone.eval()
     settings: object = getattr(clone, "cfg", None)
-    if settings is not None and hasattr(settings, "dtype"):
-        settings.dtype = dtype  # modules of TransformerLens cast to the dtype of their config
+    if hasattr(settings, "dtype"):
+        # modules of TransformerLens cast to the dtype of their config
+        vars(settings)["dtype"] = dtype
     return clone
 
 

@@ -115,8 +115,9 @@ def _shards(index: Path) -> dict[str, Tensor]:
 
 def _beside(index: Path, name: str, file: object) -> Path:
     # a path with a folder in it, on any system, could point anywhere
-    plain = isinstance(file, str) and file not in ("", ".", "..") and "\0" not in file
-    if not plain or PurePosixPath(file).name != file or PureWindowsPath(file).name != file:
+    plain = file not in ("", ".", "..") and "\0" not in str(file)
+    names = {PurePosixPath(str(file)).name, PureWindowsPath(str(file)).name}
+    if not plain or not isinstance(file, str) or names != {file}:
         raise CheckpointError(
             f"{shown_path(index)} puts {shown(name)} into {shown(file)}: a shard is a file beside "
             "its index, named without a folder; fetch a fresh copy"

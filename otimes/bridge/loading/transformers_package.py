@@ -69,7 +69,7 @@ def serialized_tokenizer(folder: Path, **options: Any) -> str:
 
 def serialized(tokenizer: object) -> str:
     """A tokenizer object, of transformers or of tokenizers, as the text of a ``tokenizer.json``."""
-    engine = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    engine: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(engine, "to_str"):
         raise UnsupportedError(
             f"{type(tokenizer).__name__} has no engine of the tokenizers package behind it, so its "

@@ -222,7 +222,7 @@ def test_llama2c_files(version, tmp_path):
     ("data", "message"),
     [
         (b"short", "too short for a llama2.c file"),
-        (struct.pack("<7i", 24, 20, 2, 6, 2, 31, 16) + bytes(400), "describes .* bytes, it has 428"),
+        (struct.pack("<7i", 24, 20, 2, 6, 2, 31, 16) + bytes(400), "describes .* it has 428"),
         (struct.pack("<7i", 24, 20, -2, 6, 2, 31, 16) + bytes(400), "no llama2.c file: its header"),
         (struct.pack("<Ii", 0x616B3432, 2) + bytes(400), "version 2, whose linear layers"),
     ],
