@@ -314,3 +314,39 @@ def test_a_tensor_that_nothing_takes(tmp_path: Path) -> None:
     found = reasons(with_frozen(run, changed))
 
     assert "not used exactly once: blocks.0.attn.W_K, blocks.1.attn.q_norm.w" in found
+
+
+def scaled(label: str) -> Callable[[Recording], Recording]:
+    return lambda r: replace(r, scales=r.scales | {label: 1.01 * r.scales[label]})
+
+
+RECORDED: dict[str, tuple[str, str, Callable[[Recording], Recording], str]] = {
+    "a norm": ("sandwich norms", "frozen", scaled("1.ln2"), "block 1.mlp: the model's"),
+    "the final norm": ("layer norm", "source", scaled("final"), "block unembed: the model's"),
+    "the embeddings' norm": ("embed norm", "source", scaled("embed"), "block embed: the model's"),
+    "queries": ("q and k norms", "source", scaled("1.q_norm"), "scores of 1.0, 1.1, 1.2, …"),
+    "keys": ("q and k norms, all heads", "source", scaled("0.k_norm"), "scores of 0.0, 0.1"),
+    "pre-activations": (
+        "plain silu", "frozen",
+        lambda r: replace(r, preactivations=(1.01 * r.preactivations[0], *r.preactivations[1:])),
+        "block 0.mlp: the model's",
+    ),
+    "gates": (
+        "gated gelu", "frozen", lambda r: replace(r, gates=(r.gates[0], r.gates[1].flip(0))),  # type: ignore[union-attr]
+        "block 1.mlp: the model's",
+    ),
+    "an MLP's output": (
+        "plain relu", "source",
+        lambda r: replace(r, mlp_outputs=(r.mlp_outputs[0].flip(1), r.mlp_outputs[1])),
+        "source mlp0: the recorded output",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_freeze_that_does_not_hold(tmp_path: Path, name: str) -> None:
+    """What was held fixed is not what the run did."""
+    family, mlp, change, where = RECORDED[name]
+    run, _ = made(tmp_path, family, mlp)
+
+    assert where in reasons(with_recording(run, change))
