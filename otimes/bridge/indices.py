@@ -39,8 +39,8 @@ def check_count(what: str, value: object, least: int, most: int | None = None) -
     Raises:
         InputError: it names what was given and what there may be.
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
+    number = value if isinstance(value, int) and not isinstance(value, bool) else None
+    if number is None or number < least or (most is not None and number > most):
         limits = f"{least} or more" if most is None else f"{least} to {most}"
         raise InputError(f"{what} is {limits}, not {value!r}")
 
