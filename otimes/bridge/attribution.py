@@ -10,6 +10,7 @@ from otimes.algebra import PathSum, PathTerm
 from otimes.bridge.binding import numbered, state_tables
 from otimes.bridge.causal import causal_effects
 from otimes.bridge.grouping import groups
+from otimes.bridge.indices import check_count
 from otimes.bridge.run import Run
 from otimes.bridge.targets import ScalarTarget, scalar_target
 from otimes.bridge.trees import AttributionTree
@@ -30,6 +31,8 @@ ENUMERATION_LIMIT = 1_000_000
 
 _TOP = 20
 _SHALLOW = 12
+_MOST_DRAWS = 10_000_000
+_SEEDS = 2**62
 
 
 def attribute(
@@ -95,11 +98,11 @@ def attribute(
         LimitError: if what is asked for is too large; it says what to do.
     """
     _check(by, through, top, order, guide, sources=sources, causal=causal)
+    how = _Searching(guide, draws, expansions, seed, enumeration_limit, progress, announce)
     scalar = scalar_target(run, target, minus, position=position, batch=batch)
     asked = _Asked(run, scalar, path, order)
     top = top if top is not None or by != "path" or through else _TOP
     if by == "path" and through is None:
-        how = _Searching(guide, draws, expansions, seed, enumeration_limit, progress, announce)
         found = _largest(asked, top or _TOP, how)
         if sources:
             found = found.with_sources(asked)
@@ -114,7 +117,9 @@ def attribute(
         if top is not None:
             kept = sorted(range(len(rows)), key=lambda place: -abs(rows[place].value))[:top]
             rows = tuple(rows[place] for place in sorted(kept))
-    gap = float(run.uncapped_logits[scalar.batch, scalar.position] @ scalar.weights) - asked.total
+    at = scalar.batch, scalar.position
+    gap = float(run.uncapped_logits[at] @ scalar.weights) - asked.total
+    softcap = run.model.config.logits_softcap
     names = [run.model.tokenizer.token_text(token) for token in run.tokens[batch].tolist()]
     return Attribution(
         model=run.model.name,
@@ -137,6 +142,7 @@ def attribute(
         method=method,
         at=causal,
         frozen=run.held_fixed,
+        capped=None if softcap is None else float(run.logits[at] @ scalar.weights),
         grow=lambda: AttributionTree(run.model.architecture, PathTree(
             asked.model, asked.target, asked.tables)),
     )  # fmt: skip
@@ -165,10 +171,10 @@ def _check(
         raise InputError(f"causal is output or input, not {causal!r}")
     if (sources or causal is not None) and (by != "path" or through is not None):
         raise InputError("sources and causal are of single paths: leave by and through out")
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
-        raise InputError(f"top is 1 or more, not {top!r}")
-    if order is not None and (isinstance(order, bool) or not isinstance(order, int) or order < 0):
-        raise InputError(f"an order is 0 or more, not {order!r}")
+    if top is not None:
+        check_count("top", top, 1)
+    if order is not None:
+        check_count("an order", order, 0)
 
 
 class _Asked:
@@ -284,8 +290,18 @@ class _Searching:
     progress: Callable[[Search], None] | None
     announce: Callable[[str], None] | None
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that no search can have."""
+        check_count("draws", self.draws, 1, _MOST_DRAWS)
+        if self.expansions is not None:
+            check_count("expansions", self.expansions, 1)
+        check_count("seed", self.seed, -_SEEDS, _SEEDS)
+        check_count("enumeration_limit", self.limit, 0)
+
 
 def _largest(asked: _Asked, top: int, how: _Searching) -> _Largest:
+    if asked.paths.is_empty:
+        return _Largest((), (), Interval(1.0, 1.0, 1.0), "there are no such paths")
     if asked.paths.count <= how.limit:
         return _enumerated(asked, top)
     count = asked.paths.count

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from otimes.algebra import PathTerm
+from otimes.algebra import PathSum, PathTerm
 from otimes.bridge.binding import numbered
 from otimes.bridge.freezing import ACTIVATIONS, Frozen
-from otimes.bridge.indices import index_of
+from otimes.bridge.indices import each, index_of
 from otimes.bridge.loading.weights import MLPWeights
 from otimes.bridge.run import Run
 from otimes.errors import InputError
@@ -36,7 +36,7 @@ _BYTES_AT_ONCE = 2**28
 
 def causal_effects(
     run: Run,
-    paths: Iterable[PathTerm | str],
+    paths: PathTerm | str | Iterable[PathTerm | str],
     target: int | Sequence[int] | Float[Tensor, " d_vocab"],
     position: int = -1,
     *,
@@ -54,7 +54,7 @@ def causal_effects(
 
     Args:
         run: a recorded run.
-        paths: terms of this model, or texts that match one path each.
+        paths: terms of this model, or texts that match one path each; or one of these.
         target: a token id (its logit), two ids (the first's logit less the second's), or weights
             ``[d_vocab]`` for a sum of logits.
         position: where the target is read, from 0 or from the end.
@@ -71,13 +71,15 @@ def causal_effects(
     Raises:
         InputError: for positions, sequences, ids or weights that do not fit the run.
         NotationError, UnknownComponentError: for a text that matches no path or several.
+        LimitError: for a sum of more terms than are listed.
     """
     if at not in ("output", "input"):
         raise InputError(f"at={at!r}: a path is taken away at 'output' or at 'input'")
     sequence = index_of("sequence", batch, len(run.tokens))
     place = index_of("position", position, run.tokens.shape[1])
     weights, name = _target(run, target)
-    terms = [path if isinstance(path, PathTerm) else run.paths("..")[path] for path in paths]
+    given = paths.terms() if isinstance(paths, PathSum) else each(paths)
+    terms = [path if isinstance(path, PathTerm) else run.paths("..")[path] for path in given]
     for term in terms:
         run.paths(term)  # refused if it is of another model
     removals = _Removals(run, sequence, at)
@@ -253,7 +255,7 @@ def _target(
         if tuple(target.shape) != (size,) or not bool(torch.isfinite(target).all()):
             raise InputError(f"a target's weights are {size} finite numbers, one for each token")
         return target.double(), "weighted sum of logits"
-    ids = [target] if isinstance(target, int) else list(target)
+    ids = each(target)
     if len(ids) not in (1, 2):
         raise InputError(f"a target is a token id or two, not {len(ids)}")
     weights = torch.zeros(size, dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import EllipsisType
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from otimes.algebra import Architecture, Expr, Logits, PathSum, PathTerm
 from otimes.bridge.binding import Binding, numbered, state_tables
 from otimes.bridge.freezing import Frozen, freeze
-from otimes.bridge.indices import index_of
+from otimes.bridge.indices import each, index_of
 from otimes.bridge.inputs import Prompt
 from otimes.bridge.model import Model
 from otimes.errors import InputError, LimitError
@@ -332,5 +332,4 @@ def _indices(
 ) -> list[int] | None:
     if chosen is None:
         return None
-    given = chosen if isinstance(chosen, Iterable) else [chosen]
-    return [index_of(what, one, size, negative=negative) for one in given]
+    return [index_of(what, one, size, negative=negative) for one in each(chosen)]

@@ -13,7 +13,7 @@ from otimes.algebra.scores import KINDS, ReadStream, Scores
 from otimes.algebra.scores.terms import kind_of
 from otimes.algebra.vocabulary import component_name, head_name
 from otimes.bridge.binding import numbered
-from otimes.bridge.indices import index_of
+from otimes.bridge.indices import check_count, index_of
 from otimes.bridge.run import Run
 from otimes.bridge.trees import AttributionTree
 from otimes.errors import InputError
@@ -80,8 +80,8 @@ def scores(
     keys = [index_of("key position", key, length)]
     if minus_key is not None:
         keys.append(index_of("key position", minus_key, length))
-    if top < 0:
-        raise InputError(f"top={top}: ask for 0 terms or more")
+    check_count("top", top, 0)
+    check_count("enumeration_limit", enumeration_limit, 0)
     layer, number = asked.head
     for one in keys:
         _check_attended(run, asked, sequence, at, one)

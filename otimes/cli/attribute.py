@@ -97,7 +97,7 @@ def attribute(
         raise InputError("give what is taken away either as --minus or as --minus-id")
     if through is not None and by != "path":
         raise InputError("give either --by or --through: what goes through a head overlaps")
-    check_tables(csv, parquet)
+    check_tables(csv, parquet, save)
     run = run_on(model, prompt, tokens)
     with search_progress() as progress:
         found = bridge.attribute(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from otimes.cli.options import CommandT
-from otimes.errors import UnsupportedError
+from otimes.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     import pandas
@@ -37,12 +38,21 @@ def table_options(command: CommandT) -> CommandT:
     return command
 
 
-def check_tables(csv: str | None, parquet: str | None) -> None:
-    """Refuse, before any work, a file that cannot be written for want of a package.
+def check_tables(csv: str | None, parquet: str | None, *others: Path | None) -> None:
+    """Refuse, before any work, a file that cannot be written for want of a package or a folder.
+
+    Args:
+        csv: the table's file as CSV.
+        parquet: as Parquet.
+        others: further files that will be written.
 
     Raises:
         UnsupportedError: it names the package and how to get it.
+        InputError: it names the file.
     """
+    for file in (csv, parquet, *others):
+        if file is not None and not Path(file).parent.is_dir():
+            raise InputError(f"cannot write {file}: there is no folder {Path(file).parent}")
     asked = {"--csv": csv, "--parquet": parquet}
     for option, package in _FORMATS:
         if asked[option] is not None and find_spec(package) is None:

@@ -143,6 +143,9 @@ def each_words(walk: Walk) -> Iterator[Words]:
 
 def gathered(parts: list[Found]) -> Words:
     """Parts of a walk as one table."""
+    if not parts:  # of a model without blocks
+        none = np.zeros(0, dtype=np.int32)
+        return Words(none, none.reshape(0, 0, 2), np.zeros(0))
     parts = sorted(parts, key=lambda part: part.length)
     rows = sum(len(part.values) for part in parts)
     longest = max((part.length for part in parts if len(part.values)), default=0)

@@ -69,7 +69,7 @@ class Attribution:
         by: ``path``, ``order``, ``source``, ``source-position``, ``last-head`` or ``last-edge``;
             with ``overlapping``: ``head`` or ``edge``, the paths *through* each.
         total: the sum over all paths, in logits, ``b_U`` included: the value of ``..``.
-        gap: the model's own logits minus ``total``.
+        gap: the model's own logits, before their soft-cap if they have one, minus ``total``.
         path: the path expression that chose paths, or None.
         selected: the sum over the paths that it chose; ``total`` where there is none.
         paths: how many paths that are, exactly.
@@ -79,6 +79,8 @@ class Attribution:
         method: how the rows were found.
         at: where the causal check took paths away: ``output``, ``input``, or None.
         frozen: what was held fixed.
+        capped: the same combination of the logits that the model gives behind their soft-cap, which
+            paths do not add up to; None where there is no cap.
     """
 
     model: str
@@ -101,6 +103,7 @@ class Attribution:
     method: str
     at: str | None
     frozen: tuple[str, ...]
+    capped: float | None = None
     grow: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -137,6 +140,8 @@ class Attribution:
             "total": self.total,
             "gap": self.gap,
         }
+        if self.capped is not None:
+            found["capped"] = self.capped
         if self.overlapping:
             found["overlapping"] = True
         else:
@@ -167,7 +172,7 @@ class Attribution:
         """One row for each path or group that is shown, in the order shown."""
         import pandas
 
-        name = "key" if not self.rows or self.rows[0].order is None else "path"
+        name = "path" if self.by == "path" else "key"
         frame = pandas.DataFrame(
             {
                 name: [row.key for row in self.rows],
@@ -237,6 +242,8 @@ class Attribution:
         else:
             lines.append(f"{'remainder':{width}}  {self.remainder:10.4f}")
         lines.append(f"{'total':{width}}  {self.total:10.4f}")
+        if self.capped is not None:
+            lines.append(f"behind the soft-cap of the logits: {self.capped:.4f}")
         if self.explained is not None:
             low, high = self.explained.low, self.explained.high
             spread = "" if self.explained.exact else f" ({low:.1%} to {high:.1%})"
@@ -267,6 +274,7 @@ def _attribution(saved: Saved) -> Attribution:
         method=saved.get("method", str),
         at=saved.optional("at", str),
         frozen=saved.texts("frozen"),
+        capped=None if saved.value["capped"] is None else saved.number("capped"),
     )
 
 

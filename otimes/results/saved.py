@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from otimes.errors import InputError
+from otimes.results.files import whole_file
 
 _T = TypeVar("_T")
 
@@ -71,9 +72,14 @@ def finite(value: Any) -> Any:
 
 
 def write(path: str | Path, value: dict[str, Any]) -> None:
-    """Write a result as JSON."""
+    """Write a result as JSON.
+
+    Raises:
+        InputError: if the file cannot be written; what stood there before is left.
+    """
     text = json.dumps(finite(value), indent=1, allow_nan=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    with whole_file(Path(path)) as name:
+        Path(name).write_text(text + "\n", encoding="utf-8")
 
 
 def read(path: str | Path, what: str, build: Callable[[Saved], _T]) -> _T:

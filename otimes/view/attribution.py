@@ -37,6 +37,9 @@ def show_attribution(console: Console, found: Attribution) -> None:
         console.print(
             Text(f"  the paths shown have {found.explained.value:.1%} of the energy{spread}")
         )
+    if found.capped is not None:
+        behind = f"  paths add up before the soft-cap of the logits; behind it: {found.capped:+.4f}"
+        console.print(Text(behind, style="dim"))
     if abs(found.gap) > 0:
         console.print(Text(f"  the model's own logits − total: {found.gap:.1e}", style="dim"))
     for line in found.frozen:
@@ -45,7 +48,7 @@ def show_attribution(console: Console, found: Attribution) -> None:
 
 
 def _rows(found: Attribution) -> Table:
-    single = bool(found.rows) and found.rows[0].order is not None
+    single = found.by == "path"
     numbers = ["value"] if single else ["paths", "value"]
     if found.at is not None:
         numbers += ["causal", "gap"]

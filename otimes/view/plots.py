@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import fsum
 from typing import TYPE_CHECKING
 
 from otimes.errors import InputError
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
 
 _POSITIVE, _NEGATIVE, _SUM = "#2f7d5b", "#b5473c", "#5a5f6b"
 _LONGEST = 48
+_MOST = 60
 
 
 def plot_attribution(found: Attribution) -> Figure:
-    """An attribution as signed bars, largest first, the remainder and the total below them.
+    """An attribution as signed bars, the remainder and the total below them.
+
+    Of more than 60 rows the largest are drawn, in their order; the others are not shown.
 
     Returns:
         A figure; ``figure.savefig("name.svg")`` writes it, a notebook shows it.
@@ -28,9 +32,12 @@ def plot_attribution(found: Attribution) -> Figure:
         from matplotlib.figure import Figure as NewFigure
     except ImportError as error:
         raise InputError("plots need matplotlib: pip install 'otimes[plot]'") from error
-    bars = [(row.key, row.value, _POSITIVE if row.value >= 0 else _NEGATIVE) for row in found.rows]
+    largest = sorted(found.rows, key=lambda row: -abs(row.value))[:_MOST]
+    least = abs(largest[-1].value) if largest else 0.0
+    rows = [row for row in found.rows if abs(row.value) >= least][:_MOST]
+    bars = [(row.key, row.value, _POSITIVE if row.value >= 0 else _NEGATIVE) for row in rows]
     if not found.overlapping:
-        bars.append(("not shown", found.remainder, _SUM))
+        bars.append(("not shown", found.total - fsum(row.value for row in rows), _SUM))
     bars.append(("total", found.total, _SUM))
     figure = NewFigure(figsize=(7.5, 1.1 + 0.27 * len(bars)), layout="constrained")
     axes = figure.add_subplot()

@@ -15,7 +15,7 @@ import otimes as ox
 from otimes.errors import InputError, LimitError, NotationError
 from otimes.results import Attribution
 from tests.factory import Checkpoint, make_checkpoint
-from tests.kit import close
+from tests.kit import close, untyped
 from tests.oracles import paths as oracle
 from tests.oracles.numpy_model import forward
 
@@ -276,12 +276,17 @@ def test_targets(run: ox.Run) -> None:
         ({"sources": True, "by": "order"}, r"sources and causal are of single paths"),
         ({"top": 0}, r"top is 1 or more, not 0"),
         ({"order": -1}, r"an order is 0 or more, not -1"),
+        ({"draws": 0}, r"draws is 1 to 10000000, not 0"),
+        ({"draws": "many"}, r"draws is 1 to 10000000, not 'many'"),
+        ({"expansions": 0}, r"expansions is 1 or more, not 0"),
+        ({"seed": 2**64}, r"seed is -\d+ to \d+, not 18446744073709551616"),
+        ({"enumeration_limit": -1}, r"enumeration_limit is 0 or more, not -1"),
         ({"by": "source-position", "path": "0.1 > .."}, r"source-position is over all paths"),
         ({"through": "edge", "path": "0.1 > .."}, r"--through edge is over all paths"),
     ],
 )
 def test_what_cannot_be_meant(run: ox.Run, options: dict[str, object], why: str) -> None:
-    with pytest.raises(InputError, match=why):
+    with untyped(), pytest.raises(InputError, match=why):
         ox.attribute(run, **options)
 
 
@@ -293,6 +298,46 @@ def test_a_path_that_is_none_of_this_model(run: ox.Run) -> None:
 def test_a_search_beyond_the_memory_budget(run: ox.Run) -> None:
     with pytest.raises(LimitError, match="take fewer draws= or a shorter input"):
         ox.attribute(run, 1, enumeration_limit=0, draws=10**7)
+
+
+@pytest.mark.parametrize("options", [{"order": 9}, {"path": "1.1 > .. > 0.1"}])
+@pytest.mark.parametrize("limit", [0, 1000])
+@pytest.mark.parametrize("further", [{}, {"sources": True}, {"causal": "output"}])
+def test_no_path_at_all_is_an_answer(
+    run: ox.Run, options: dict[str, object], limit: int, further: dict[str, object]
+) -> None:
+    found = attribute(run, enumeration_limit=limit, **options, **further)
+
+    assert (found.rows, found.selected, found.paths) == ((), 0.0, 0)
+    assert found.remainder == found.total
+    assert found.to_pandas().columns[0] == "path"
+
+
+def test_a_model_without_layers_has_edges_of_sources_alone(tmp_path: Path) -> None:
+    made = make_checkpoint(tmp_path, n_layers=0, positions="learned", biases=BIASES)
+    run = ox.load(made.path).run(tokens=[1, 2])
+
+    found = ox.attribute(run, TOKEN, by="last-edge")
+
+    assert {row.key for row in found.rows} == {"embed", "pos", "bias[unembed]"}
+    assert [row.count for row in found.rows] == [1, 1, 1]
+    close(found.shown, float(run.logits[0, -1, TOKEN]), 1e-12)
+
+
+def test_what_is_behind_a_soft_cap_is_no_gap(tmp_path: Path) -> None:
+    made = make_checkpoint(tmp_path / "m", seed=2, logits_softcap=2.0)
+    run = ox.load(made.path).run(tokens=[1, 2, 3])
+
+    found = ox.attribute(run, TOKEN, OTHER)
+
+    logits = run.logits[0, -1]
+    assert found.capped == pytest.approx(float(logits[TOKEN] - logits[OTHER]), abs=1e-12)
+    assert abs(found.capped - found.total) > 1e-3  # the cap does something here
+    assert abs(found.gap) < 1e-12
+    assert found.to_json()["capped"] == found.capped
+    assert "behind the soft-cap of the logits" in repr(found)
+    found.save(tmp_path / "a.json")
+    assert Attribution.load(tmp_path / "a.json") == found
 
 
 def test_padding_is_not_explained(made: Checkpoint) -> None:

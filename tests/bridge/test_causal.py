@@ -11,7 +11,7 @@ import torch
 
 import otimes as ox
 from otimes.bridge import Run, causal
-from otimes.errors import InputError, UnknownComponentError
+from otimes.errors import InputError, LimitError, UnknownComponentError
 from tests.factory import Checkpoint
 from tests.kit import close, patterns_of, run_of, untyped
 from tests.oracles import causal as oracle
@@ -202,6 +202,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "token": ({"target": 13}, "token id 13 is out of range: 0 to 12"),
     "tokens": ({"target": [1, 2, 3]}, "a target is a token id or two, not 3"),
     "weights": ({"target": torch.zeros(4)}, "a target's weights are 13 finite numbers"),
+    "text": ({"target": "sea"}, "a token id is an integer, not 'sea'"),
+    "nothing": ({"target": None}, "a token id is an integer, not None"),
     "NaN": ({"target": torch.full((13,), torch.nan)}, "a target's weights are 13 finite numbers"),
 }
 
@@ -213,6 +215,23 @@ def test_bad_requests(tmp_path: Path, name: str) -> None:
 
     with untyped(), pytest.raises(InputError, match=match):
         ox.causal_effects(run, ["0.1"], **({"target": 1} | options))
+
+
+def test_one_path_and_one_token_in_any_form(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path)
+    term = run.paths("..")["0.1"]
+    expected = ox.causal_effects(run, ["0.1"], 1)
+
+    with untyped():
+        for paths, target in (("0.1", np.int64(1)), (term, torch.tensor(1)), (run.paths("0.1"), 1)):
+            assert ox.causal_effects(run, paths, target) == expected
+
+
+def test_more_paths_than_can_be_taken_away_one_by_one(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, n_layers=10, n_heads=3)
+
+    with pytest.raises(LimitError, match="1,048,576"):
+        ox.causal_effects(run, run.paths(".."), 1)
 
 
 def test_paths_that_are_not_of_the_model(tmp_path: Path) -> None:

@@ -216,6 +216,8 @@ def test_chosen_positions_and_tokens(run: Run, text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"positions": torch.tensor(9)}, "position 9 is out of range: -9 to 8"),
+        ({"positions": ""}, "a position is an integer, not ''"),
         ({"positions": 9}, "position 9 is out of range: -9 to 8"),
         ({"positions": [0, -10]}, "position -10 is out of range: -9 to 8"),
         ({"tokens": 13}, "token id 13 is out of range: 0 to 12"),

@@ -227,7 +227,9 @@ BAD: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "later": (("1.0", 3, 4), {}, "key 4 comes after query 3: the model is causal"),
     "later minus": (("1.0", 3, 1, 8), {}, "key 8 comes after query 3"),
     "sequence": (("1.0", 3, 1), {"batch": 1}, "sequence 1 is out of range"),
-    "top": (("1.0", 3, 1), {"top": -1}, "ask for 0 terms or more"),
+    "top": (("1.0", 3, 1), {"top": -1}, "top is 0 or more, not -1"),
+    "text": (("1.0", 3, 1), {"top": "3"}, "top is 0 or more, not '3'"),
+    "limit": (("1.0", 3, 1), {"enumeration_limit": None}, "enumeration_limit is 0 or more"),
 }  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def test_the_report() -> None:
         (("--position", "9"), "position 9 is out of range: -5 to 4"),
         (("--target", " a", "--target-id", "3"), "give the target either as --target TEXT or as"),
         (("--by", "order", "--through", "head"), "give either --by or --through"),
+        (("--seed", "9" * 20), "seed is -"),
         (("--path", "1.0 > 0.0"), "1.0 > 0.0"),
     ],
 )
@@ -76,4 +77,17 @@ def test_what_cannot_be_meant(options: tuple[str, ...], why: str) -> None:
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    assert "cannot write" in fails(*PROMPT, "--csv", str(tmp_path / "no" / "a.csv"))
+    for option in ("--csv", "--save"):
+        # before the model is even looked for
+        why = fails("attribute", "none", "--tokens", "0", option, str(tmp_path / "no" / "a"))
+        assert "cannot write" in why
+        assert "there is no folder" in why
+
+
+def test_no_path_is_an_answer() -> None:
+    done = otimes(*PROMPT, "--order", "9", "--json")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["terms"], found["paths"], found["selected"]) == ([], "0", 0.0)
+    assert found["remainder"] == found["total"]

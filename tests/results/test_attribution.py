@@ -132,6 +132,31 @@ def test_text_in_a_figure_is_no_mathematics(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
+def test_a_figure_of_many_rows_has_the_largest_and_the_exact_rest() -> None:
+    rows = tuple(AttributionRow(f"g{n}", 1, (-1.0) ** n * n) for n in range(500))
+
+    axes = replace(GROUPS, rows=rows, total=7.0).plot().axes[0]
+
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths[:60] == [row.value for row in rows[440:]]
+    assert widths[60:] == [7.0 - sum(widths[:60]), 7.0]
+
+
+def test_a_saved_result_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PATHS.save(tmp_path / "a.json")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match=r"cannot write .*a\.json: No space left on device"):
+        GROUPS.save(tmp_path / "a.json")
+    assert Attribution.load(tmp_path / "a.json") == PATHS
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
 def test_a_spreadsheet_runs_nothing_of_a_table(tmp_path: Path) -> None:
     frame = pandas.DataFrame(
         {"token": ["=1+1", "+x", "@y", "-z", "a"], "value": [-1.0, 2, 3, 4, 5]}

@@ -351,7 +351,11 @@ def read_head(head: str | Head) -> Head:
         found = component(head.strip())
         if found is not None and not isinstance(found, Neuron):
             return found
-    elif len(head) == 2 and all(isinstance(number, int) for number in head):
+    elif (
+        isinstance(head, tuple)
+        and len(head) == 2
+        and all(isinstance(number, int) for number in head)
+    ):
         return head
     raise NotationError("scores belong to a head such as 1.4", str(head), 0)
 
