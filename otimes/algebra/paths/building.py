@@ -23,11 +23,11 @@ Masks = tuple[int, ...]
 Step = tuple[Masks, tuple[Key | None, ...]]
 """Masks, and the keys after a block: when it is passed by, then after the components of each mask;
 None is no state."""
-_Plain = tuple[int, tuple[tuple[int, int], ...]]
-"""What a :class:`State` holds."""
-_NO_MOVES: _Plain = DEAD, ()
-MAX_STATES = 40_000
-"""States that an automaton may have while it is built: about a second."""
+_Moves = tuple[Masks, tuple[int, ...]]
+"""A step whose keys are numbers of states, or ``DEAD``."""
+_NO_MOVES: _Moves = (), (DEAD,)
+MAX_STATES = 50_000
+"""States that an automaton may have while it is built: about half a second."""
 
 
 def build(
@@ -110,15 +110,15 @@ def _minimal(
         }
         later[None] = DEAD
         after = later.__getitem__
-        numbers, known = dict[Key, int](), dict[_Plain, int]()
-        equal = dict[tuple[Masks, tuple[int, ...]], int]()
+        numbers, known = dict[Key, int](), dict[_Moves, int]()
+        equal = dict[_Moves, int]()
         for key, (masks, targets) in found.items():
-            shape = masks, tuple(map(after, targets))
-            number = equal.get(shape)
+            moves = masks, tuple(map(after, targets))
+            number = equal.get(moves)
             if number is None:
-                state = _state(*shape)
-                number = DEAD if state == _NO_MOVES else known.setdefault(state, len(known))
-                equal[shape] = number
+                merged = _merged(*moves)
+                number = DEAD if merged == _NO_MOVES else known.setdefault(merged, len(known))
+                equal[moves] = number
             numbers[key] = number
         of_boundary.append(numbers)
         states.append(list(known))
@@ -131,33 +131,38 @@ def _minimal(
     return _renumbered(grid, firsts, states)
 
 
-def _state(masks: Masks, targets: tuple[int, ...]) -> _Plain:
-    """The state with one move for each different target."""
-    merged = dict[int, int]()
-    for mask, target in zip(masks, targets[1:], strict=True):
-        if target in merged:
-            merged[target] |= mask
+def _merged(masks: Masks, targets: tuple[int, ...]) -> _Moves:
+    """The same with one mask for each different target, and none for none."""
+    skip, *others = targets
+    different = set(others)
+    if len(different) == len(others) and DEAD not in different:
+        return masks, targets
+    found = dict[int, int]()
+    for mask, target in zip(masks, others, strict=True):
+        if target in found:
+            found[target] |= mask
         elif target != DEAD:
-            merged[target] = mask
-    return targets[0], tuple([(mask, target) for target, mask in merged.items()])
+            found[target] = mask
+    return tuple(found.values()), (skip, *found)
 
 
-def _renumbered(grid: Grid, starts: list[int], states: list[list[_Plain]]) -> Automaton:
+def _renumbered(grid: Grid, starts: list[int], states: list[list[_Moves]]) -> Automaton:
     """Number the states of each boundary as they are met, and drop those that are not."""
     order: list[dict[int, int]] = [{DEAD: DEAD} for _ in states]
     for start, entry in zip(starts, grid.entries, strict=True):
         order[entry].setdefault(start, len(order[entry]) - 1)
     boundaries = list[tuple[State, ...]]()
+    # one pair in memory for all states that have it: there are few different ones
+    pairs = dict[tuple[int, int], tuple[int, int]]()
     for block in range(grid.depth):
         later, renamed, own = order[block + 1], list[State](), states[block]
         number = later.setdefault
         for old in order[block]:
             if old != DEAD:
-                skip, moves = own[old]
-                skip = number(skip, len(later) - 1)
-                renamed.append(
-                    State(skip, tuple([(m, number(t, len(later) - 1)) for m, t in moves]))
-                )
+                masks, targets = own[old]
+                skip, *others = [number(target, len(later) - 1) for target in targets]
+                moves = [pairs.setdefault(pair, pair) for pair in zip(masks, others, strict=True)]
+                renamed.append(State(skip, tuple(moves)))
         boundaries.append(tuple(renamed))
     boundaries.append(tuple(State(DEAD, ()) for old in order[-1] if old != DEAD))
     firsts = tuple(order[entry][start] for start, entry in zip(starts, grid.entries, strict=True))
