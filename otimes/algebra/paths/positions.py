@@ -167,7 +167,7 @@ class Positions:
         changed = True
         while changed:
             changed = False
-            for number in range(1, count):
+            for number in range(count - 1, 0, -1):  # followers first
                 needed = [larger[after] for after in bits(followers[number])]
                 for other in bits(larger[number] & ~(1 << number)):
                     own = followers[other]
@@ -195,7 +195,7 @@ class Positions:
         changed = True
         while changed:
             changed = False
-            for number in range(1, count):
+            for number in range(count - 1, 0, -1):  # followers first
                 after = max(last[one] for one in bits(self._followers[number])) - 1
                 if after < last[number]:
                     last[number], changed = after, True
