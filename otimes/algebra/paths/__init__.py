@@ -35,7 +35,8 @@ Repetition binds tightest, then ``>``, ``!``, ``&``, ``|``.
 
 The modules, in the order in which an expression passes them: ``grammar`` and ``reader`` (text),
 ``syntax`` (trees), ``meaning`` (checks against an architecture), ``derivatives`` (regular
-expressions), ``automaton``, ``operations``, ``listing`` and ``depth_first``.
+expressions), ``positions`` (those without complements and intersections), ``building``,
+``automaton``, ``operations``, ``listing`` and ``depth_first``.
 """
 
 from otimes.algebra.paths.automaton import Automaton, State, Tables

@@ -18,24 +18,16 @@ single integer, whose digits are the counts by order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-from otimes.errors import LimitError
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
     from otimes.algebra.paths.grid import Grid
     from otimes.algebra.vocabulary import Component
 
-Key = TypeVar("Key")
-"""What stands for a state while an automaton is built."""
-Step = tuple[Key | None, list[tuple[int, Key | None]]]
-"""Where passing a block by leads, and where its components lead, by disjoint masks."""
-MAX_STATES = 40_000
-"""States that an automaton may have while it is built: about a second."""
 DEAD = -1
 """No state: nothing is accepted from here."""
 
@@ -228,121 +220,3 @@ def _refined(masks: Iterable[int]) -> list[int]:
             rest &= ~part
         parts = [*refined, rest] if rest else refined
     return sorted(parts, key=lambda part: part & -part)
-
-
-def build(
-    grid: Grid,
-    starts: Sequence[Key | None],
-    step: Callable[[int, Key], Step[Key]],
-    accepts: Callable[[Key], bool],
-    subject: str,
-) -> Automaton:
-    """Explore what can be reached from the starts, and minimise it.
-
-    Args:
-        grid: the blocks.
-        starts: for each source the key of its state at its boundary; None for no state.
-        step: for a block and the key of a state before it, the key after passing it by, and
-            disjoint masks of its components with the keys after them.
-        accepts: whether the output accepts a key.
-        subject: what an error names.
-
-    Raises:
-        LimitError: if there are more than ``MAX_STATES`` states.
-    """
-    reached: list[dict[Key, None]] = [{} for _ in range(grid.depth + 1)]
-    for key, entry in zip(starts, grid.entries, strict=True):
-        if key is not None:
-            reached[entry][key] = None
-    steps = list[dict[Key, Step[Key]]]()
-    total = 0
-    for block in range(grid.depth):
-        total += len(reached[block])
-        found, later = dict[Key, Step[Key]](), reached[block + 1]
-        for key in reached[block]:
-            skip, moves = found[key] = step(block, key)
-            if skip is not None:
-                later[skip] = None
-            for _, target in moves:
-                if target is not None:
-                    later[target] = None
-            if total + len(later) > MAX_STATES:
-                raise too_large(subject, total + len(later), block + 1, grid.depth)
-        steps.append(found)
-    return _minimal(grid, starts, reached, steps, accepts)
-
-
-def too_large(subject: str, states: int, block: int, depth: int) -> LimitError:
-    """The error of an automaton, or of a search in two, that has too many states."""
-    return LimitError(
-        f"{subject} needs more than {MAX_STATES:,} automaton states: "
-        f"{states:,} by block {block} of {depth}",
-        states,
-        MAX_STATES,
-    )
-
-
-def _minimal(
-    grid: Grid,
-    starts: Sequence[Key | None],
-    reached: list[dict[Key, None]],
-    steps: list[dict[Key, Step[Key]]],
-    accepts: Callable[[Key], bool],
-) -> Automaton:
-    # from the output backwards: states with equal transitions are one, those without any are none
-    numbers: dict[Key | None, int] = {
-        key: 0 if accepts(key) else DEAD for key in reached[grid.depth]
-    }
-    of_boundary = [numbers]
-    states: list[list[State]] = [[State(DEAD, ())] * (0 in numbers.values())]
-    for found in reversed(steps):
-        later, own, known = of_boundary[-1], dict[Key | None, int](), dict[State, int]()
-        later[None] = DEAD
-        for key, (skip, moves) in found.items():
-            masks = dict[int, int]()
-            for mask, target in moves:
-                number = later[target]
-                if number != DEAD:
-                    masks[number] = masks.get(number, 0) | mask
-            merged = sorted(((mask, number) for number, mask in masks.items()), key=_lowest_bit)
-            state = State(later[skip], tuple(merged))
-            alive = state.skip != DEAD or merged
-            own[key] = known.setdefault(state, len(known)) if alive else DEAD
-        of_boundary.append(own)
-        states.append(list(known))
-    of_boundary.reverse()
-    states.reverse()
-    of_boundary[-1][None] = DEAD
-    firsts = [
-        DEAD if key is None else of_boundary[entry][key]
-        for key, entry in zip(starts, grid.entries, strict=True)
-    ]
-    return _renumbered(grid, firsts, states)
-
-
-def _lowest_bit(move: tuple[int, int]) -> int:
-    return move[0] & -move[0]
-
-
-def _renumbered(grid: Grid, starts: list[int], states: list[list[State]]) -> Automaton:
-    """Number the states of each boundary as they are met, and drop those that are not."""
-    order: list[dict[int, int]] = [{DEAD: DEAD} for _ in states]
-    for start, entry in zip(starts, grid.entries, strict=True):
-        order[entry].setdefault(start, len(order[entry]) - 1)
-    boundaries = list[tuple[State, ...]]()
-    for block in range(grid.depth):
-        later, renamed = order[block + 1], list[State]()
-        for old in order[block]:
-            if old == DEAD:
-                continue
-            skip, moves = states[block][old]
-            renamed.append(
-                State(
-                    later.setdefault(skip, len(later) - 1),
-                    tuple((m, later.setdefault(t, len(later) - 1)) for m, t in moves),
-                )
-            )
-        boundaries.append(tuple(renamed))
-    boundaries.append(tuple(State(DEAD, ()) for old in order[-1] if old != DEAD))
-    firsts = tuple(order[entry][start] for start, entry in zip(starts, grid.entries, strict=True))
-    return Automaton(grid, firsts, tuple(boundaries))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from otimes.algebra.paths.automaton import Automaton, build
+from otimes.algebra.paths.building import build
 from otimes.algebra.paths.derivatives import Expressions
 from otimes.algebra.paths.grammar import PathExpression, parse_path
 from otimes.algebra.paths.grid import Classes, Grid
 from otimes.algebra.paths.meaning import Meaning
+from otimes.algebra.paths.positions import Positions, has_positions
 from otimes.algebra.paths.syntax import Anything, Node, Order, Repeat, children
 from otimes.errors import LimitError
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otimes.algebra.architecture import Architecture
-    from otimes.algebra.paths.automaton import Step
+    from otimes.algebra.paths.automaton import Automaton
+    from otimes.algebra.paths.building import Step
 
 _SHOWN = 60
 """Characters of an expression that an error shows."""
@@ -68,42 +70,58 @@ class PathLanguage:
         classes = Classes(grid, meaning.atoms)
         store = Expressions(grid.depth, classes.latest, subject, classes.universal)
         # many sources, but few names: sources with the same names begin alike
-        of_names = dict[frozenset[Node], int]()
+        views = meaning.views()
+        of_names = {names: meaning.expression(names, store) for names in dict.fromkeys(views)}
+        rest, begins = _remainders(store, classes, of_names)
         starts = list[int | None]()
-        for source, names in zip(grid.sources, meaning.views(), strict=True):
-            if names not in of_names:
-                of_names[names] = meaning.expression(names, store)
-            left = of_names[names]
+        for source, names in zip(grid.sources, views, strict=True):
+            left = begins[names]
             if source.component is not None:
-                left = store.derivative(left, classes.signature(*grid.locate(source.component)))
-            starts.append(None if left == store.nothing else left)
+                left = rest.derivative(left, classes.signature(*grid.locate(source.component)))
+            starts.append(None if left == rest.nothing else left)
 
         # blocks in which the same patterns match the same components lead to the same expressions
         alike = dict[tuple[int, ...], int]()
         numbers = [alike.setdefault(sum(block, ()), len(alike)) for block in classes.of_block]
-        known = dict[tuple[int, int], list[tuple[int, int]]]()
-
-        def moves(block: int, left: int) -> list[tuple[int, int]]:
-            asked = numbers[block], left
-            found = known.get(asked)
-            if found is None:
-                masks = dict[int, int]()
-                for signature, mask in classes.of_block[block]:
-                    after = store.derivative(left, signature)
-                    masks[after] = masks.get(after, 0) | mask
-                found = known[asked] = [(mask, after) for after, mask in masks.items()]
-            return found
+        known: list[dict[int, Step[int]]] = [{} for _ in alike]
+        parts = [sorted(block, key=_lowest_bit) for block in classes.of_block]
 
         def step(block: int, left: int) -> Step[int]:
-            found = list[tuple[int, int | None]]()
-            for mask, after in moves(block, left):
-                later = store.possible(after, block)
-                if later != store.nothing:
-                    found.append((mask, later))
-            rest = store.possible(left, block)
-            return None if rest == store.nothing else rest, found
+            rows = known[numbers[block]]
+            found = rows.get(left)
+            if found is None:
+                masks = dict[int, int]()
+                for signature, mask in parts[block]:
+                    after = rest.derivative(left, signature)
+                    masks[after] = masks.get(after, 0) | mask
+                masks.pop(rest.nothing, None)
+                found = rows[left] = tuple(masks.values()), (left, *masks)
+            return found
 
-        return build(grid, starts, step, lambda left: store.nullable[left], subject)
+        def settled(block: int, met: set[int | None]) -> dict[int | None, int | None]:
+            found = dict[int | None, int | None]()
+            for left in met:
+                later = rest.nothing if left is None else rest.possible(left, block)
+                found[left] = None if later == rest.nothing else later
+            return found
+
+        return build(grid, starts, step, rest.has_empty, subject, settled)
+
+
+def _lowest_bit(part: tuple[int, int]) -> int:
+    """The lowest bit of the mask of a class."""
+    return part[1] & -part[1]
+
+
+def _remainders(
+    store: Expressions, classes: Classes, of_names: dict[frozenset[Node], int]
+) -> tuple[Expressions | Positions, dict[frozenset[Node], int]]:
+    """What computes what is left of the expressions, and what that begins with."""
+    expressions = set(of_names.values())
+    if not has_positions(store, expressions):
+        return store, of_names
+    positions = Positions(store, classes.latest, expressions)
+    return positions, {names: positions.start(left) for names, left in of_names.items()}
 
 
 def _advice(expression: PathExpression) -> str:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from otimes.algebra.paths.automaton import DEAD, MAX_STATES, Automaton, build, too_large
+from otimes.algebra.paths.automaton import DEAD, Automaton
+from otimes.algebra.paths.building import MAX_STATES, build, too_large
 from otimes.errors import TypeMismatchError
 
 if TYPE_CHECKING:
-    from otimes.algebra.paths.automaton import Step
+    from otimes.algebra.paths.building import Step
 
 _Pair = tuple[int, int]
 _SUBJECT = "a combination of two sets of paths"
@@ -137,7 +138,7 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         return side.boundaries[block][state].skip if state != DEAD else DEAD
 
     def step(block: int, pair: _Pair) -> Step[_Pair]:
-        found = list[tuple[int, _Pair | None]]()
+        found = list[tuple[int, int, _Pair]]()
         of_right = moves(right, block, pair[1])
         for one_mask, one in moves(left, block, pair[0]):
             rest = one_mask
@@ -146,11 +147,13 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
                 if mask:
                     target = key(one, two)
                     if target is not None:
-                        found.append((mask, target))
+                        found.append((mask & -mask, mask, target))
                     rest ^= mask
                     if not rest:
                         break
-        return key(skip(left, block, pair[0]), skip(right, block, pair[1])), found
+        found.sort()  # by their lowest bits, which differ
+        passed = key(skip(left, block, pair[0]), skip(right, block, pair[1]))
+        return tuple([mask for _, mask, _ in found]), (passed, *(target for *_, target in found))
 
     starts = [key(one, two) for one, two in zip(left.starts, right.starts, strict=True)]
     return build(
@@ -159,4 +162,5 @@ def _combined(left: Automaton, right: Automaton, wanted: Callable[[bool, bool], 
         step,
         lambda pair: wanted(pair[0] != DEAD, pair[1] != DEAD),
         _SUBJECT,
+        lambda _, pairs: dict(zip(pairs, pairs, strict=True)),
     )

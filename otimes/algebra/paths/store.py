@@ -57,6 +57,14 @@ class Store:
         self.one = self._store("one", (), nullable=False)
         """Any one component."""
 
+    def shape(self, expression: int) -> tuple[str, tuple[int, ...]]:
+        """The kind of an expression and what it is made of: expressions, or numbers."""
+        return self._kinds[expression], self._parts[expression]
+
+    def has_empty(self, expression: int) -> bool:
+        """Whether an expression has the empty word."""
+        return self.nullable[expression]
+
     def _store(self, kind: str, parts: tuple[int, ...], *, nullable: bool) -> int:
         found = self._ids.get((kind, parts))
         if found is None:
