@@ -13,6 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
+# each peer of benchmarks/peers has an environment of its own
+PEERS := $(patsubst benchmarks/peers/%.txt,benchmarks/.envs/%/.ready,$(wildcard benchmarks/peers/*.txt))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check lint types imports docs bench clean
@@ -56,11 +58,22 @@ imports: $(READY)  ## the direction of imports (import-linter)
 docs: $(READY)  ## build the site into docs/_build/html; its code is executed, warnings are errors
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
-bench: $(READY)  ## run the benchmarks, side by side with peers
+bench: $(READY) $(PEERS)  ## run the benchmarks, side by side with peers; renews docs/benchmarks.md
 	@test -n "$(BENCHMARKS)" || { echo 'error: there is no benchmarks/bench_*.py' >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
-	set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
+	missed=0; for script in $(basename $(notdir $(BENCHMARKS))); do \
+	  $(BIN)/python -m benchmarks.$$script --write || missed=1; done; exit $$missed
 
-clean:  ## remove caches and built files; the environment stays (rm -r .venv)
+# torch first and by itself, as above
+benchmarks/.envs/%/.ready: benchmarks/peers/%.txt constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	grep '^torch==' constraints.txt > $(@D)/torch.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement $(@D)/torch.txt \
+	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(@D)/bin/python -m pip install --quiet --requirement $(@D)/torch.txt --requirement $<
+	touch $@
+
+clean:  ## remove caches and built files; the environments stay (rm -r .venv benchmarks/.envs)
 	rm -rf build dist docs/_build docs/api .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find otimes tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

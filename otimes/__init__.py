@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from otimes.bridge import (
         Model,
         Run,
+        attribute,
         causal_effects,
         load,
         logit_shares,

@@ -20,7 +20,7 @@ from otimes.algebra.expressions import (
     vector,
     weight,
 )
-from otimes.algebra.kinds import diagonal, head, inclusion, norm, operator, rotation
+from otimes.algebra.kinds import diagonal, grouped, head, inclusion, norm, operator, rotation
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
 from otimes.algebra.normal import Polynomial, normal_form, polynomial
 from otimes.algebra.paper import (
@@ -78,6 +78,7 @@ __all__ = [
     "diagonal",
     "equivalent",
     "everywhere",
+    "grouped",
     "head",
     "inclusion",
     "latex",

@@ -25,7 +25,6 @@ Every constant has exactly one home; see :mod:`otimes.algebra.sources`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -34,6 +33,19 @@ from typing import TYPE_CHECKING
 from otimes.algebra.expressions import Factor
 from otimes.algebra.layout import Block, build_blocks
 from otimes.algebra.logits import Logits
+from otimes.algebra.options import (
+    MLPS,
+    NORMS,
+    PARALLEL,
+    PLACEMENTS,
+    POSITIONS,
+    bias_names,
+    check_combination,
+    check_groups,
+    one_of,
+    per_layer,
+    size,
+)
 from otimes.algebra.sources import Source, build_sources
 from otimes.algebra.vocabulary import (
     B_U,
@@ -53,7 +65,7 @@ from otimes.algebra.vocabulary import (
     ov,
 )
 from otimes.algebra.words import Words
-from otimes.errors import UnknownComponentError, UnsupportedError
+from otimes.errors import UnknownComponentError
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -62,10 +74,8 @@ if TYPE_CHECKING:
     from otimes.algebra.scores import Scores
 
 __all__ = [
-    "ATTENTION_BIASES",
     "B_U",
     "ONES",
-    "POSITIONS",
     "POSITION_IDS",
     "TOKENS",
     "W_E",
@@ -82,16 +92,6 @@ __all__ = [
     "ov",
 ]
 
-POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi", "relative")
-NORMS = (None, "layer", "rms")
-PLACEMENTS = ("pre", "post", "sandwich", "output")
-MLPS = (None, "source", "frozen")
-PARALLEL = (False, True, "shared")
-MAX_LAYERS = 100_000
-MAX_WIDTH = 1_000_000
-"""The most layers, and the most heads or neurons in one: far beyond any model, quick to refuse."""
-ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
-
 
 @dataclass(frozen=True, init=False, repr=False)
 class Architecture:
@@ -101,7 +101,8 @@ class Architecture:
         layers: the number of layers, 0 or more.
         heads: heads in each layer, or one number for each layer.
         kv_heads: key-value groups in each layer, the heads' number where absent; query head ``h``
-            uses group ``h // (heads / kv_heads)``.
+            uses group ``h // (heads / kv_heads)``. Where they differ, ``W_K``, ``W_V``, ``b_K`` and
+            ``b_V`` are those of the key-value heads: ``W_K[1.kv2]``.
         positions: ``none``, ``learned`` (added to the stream: the source ``pos``), ``shortformer``
             (enter queries and keys only, never the stream), ``rotary``, ``alibi`` or ``relative``
             (T5's); the last four act on attention scores alone.
@@ -159,21 +160,21 @@ class Architecture:
         multipliers: Iterable[str] = (),
         biases: bool | Iterable[str] = False,
     ) -> None:
-        _size("layers", layers)
-        per_layer = _per_layer("heads", heads, layers)
-        groups = per_layer if kv_heads is None else _per_layer("kv_heads", kv_heads, layers)
-        _check_groups(per_layer, groups)
-        _one_of("positions", positions, POSITIONS)
-        _one_of("norm", norm, NORMS)
-        _one_of("norm_placement", norm_placement, PLACEMENTS)
-        _one_of("mlp", mlp, MLPS)
-        _one_of("parallel", parallel, PARALLEL)
+        size("layers", layers)
+        own_heads = per_layer("heads", heads, layers)
+        groups = own_heads if kv_heads is None else per_layer("kv_heads", kv_heads, layers)
+        check_groups(own_heads, groups)
+        one_of("positions", positions, POSITIONS)
+        one_of("norm", norm, NORMS)
+        one_of("norm_placement", norm_placement, PLACEMENTS)
+        one_of("mlp", mlp, MLPS)
+        one_of("parallel", parallel, PARALLEL)
         scaled = frozenset((multipliers,) if isinstance(multipliers, str) else multipliers)
         for name in sorted(scaled):
-            _one_of("multiplier", name, tuple(MULTIPLIERS))
-        _check_combination(norm, norm_placement, final_norm, embed_norm, mlp, neurons, parallel)
+            one_of("multiplier", name, tuple(MULTIPLIERS))
+        check_combination(norm, norm_placement, final_norm, embed_norm, mlp, neurons, parallel)
         values = {
-            "heads": per_layer,
+            "heads": own_heads,
             "kv_heads": groups,
             "positions": positions,
             "token_types": bool(token_types),
@@ -184,13 +185,13 @@ class Architecture:
             and (norm_placement != "post" if final_norm is None else bool(final_norm)),
             "embed_norm": bool(embed_norm),
             "mlp": mlp,
-            "neurons": _per_layer("neurons", neurons or 0, layers),
+            "neurons": per_layer("neurons", neurons or 0, layers),
             "parallel": parallel,
             "multipliers": scaled,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "biases", _bias_names(biases, self))
+        object.__setattr__(self, "biases", bias_names(biases, self))
 
     @property
     def layers(self) -> int:
@@ -258,6 +259,11 @@ class Architecture:
         layer, index = head
         return index // (self.heads[layer] // self.kv_heads[layer])
 
+    def group(self, head: Head) -> int | None:
+        """The key-value group of a query head; None where each head has its own keys and values."""
+        found = self.kv_head(head)
+        return None if self.heads[head[0]] == self.kv_heads[head[0]] else found
+
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The steps of the stream; without MLPs, or with parallel ones, one for each layer."""
@@ -316,116 +322,3 @@ class Architecture:
 
 def _short(per_layer: tuple[int, ...]) -> str:
     return repr(per_layer[0] if len(set(per_layer)) == 1 else per_layer)
-
-
-def _size(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UnsupportedError(f"{what} must be an integer of 0 or more, not {value!r}")
-    most = MAX_LAYERS if what == "layers" else MAX_WIDTH
-    if value > most:
-        raise UnsupportedError(f"{what} must be at most {most:,}, not {value:,}")
-
-
-def _per_layer(what: str, numbers: int | Sequence[int], layers: int) -> tuple[int, ...]:
-    if isinstance(numbers, int):
-        _size(what, numbers)
-        return (numbers,) * layers
-    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
-        raise UnsupportedError(f"{what} must be an integer of 0 or more, not {numbers!r}")
-    found = tuple(numbers)
-    for number in found:
-        _size(what, number)
-    if len(found) != layers:
-        raise UnsupportedError(
-            f"{what} has {len(found)} numbers for {layers} layers; give one for each layer"
-        )
-    return found
-
-
-def _one_of(what: str, value: object, known: Sequence[object]) -> None:
-    if value not in known:
-        names = ", ".join(str(name) for name in known)
-        raise UnsupportedError(f"unknown {what} {value!r}; known are {names}")
-
-
-def _check_groups(heads: tuple[int, ...], groups: tuple[int, ...]) -> None:
-    for layer, (own, shared) in enumerate(zip(heads, groups, strict=True)):
-        if own and (not shared or own % shared):
-            raise UnsupportedError(
-                f"{own} heads cannot share {shared} key-value heads in layer {layer}: the number "
-                "of heads must be a multiple of kv_heads"
-            )
-
-
-def _check_combination(
-    norm: str | None,
-    placement: str,
-    final_norm: bool | None,
-    embed_norm: bool,
-    mlp: str | None,
-    neurons: object,
-    parallel: bool | str,
-) -> None:
-    if norm is None and (final_norm or embed_norm):
-        raise UnsupportedError("final_norm and embed_norm need a norm: layer or rms")
-    if neurons is not None and mlp != "frozen":
-        raise UnsupportedError(f'neurons are components of frozen MLPs: mlp="frozen", not {mlp!r}')
-    if mlp == "frozen" and neurons is None:
-        raise UnsupportedError("frozen MLPs need neurons=, their number in each layer")
-    if parallel and mlp is None:
-        raise UnsupportedError("a parallel block needs an MLP beside its attention: mlp=")
-    if parallel and norm is not None and placement == "post":
-        raise UnsupportedError(
-            "a parallel block with post-norms is no known architecture: use pre, sandwich or output"
-        )
-
-
-_LAYER_BIAS = re.compile(r"(b_(?:[QKVO]|in|out|ln[12](?:_post)?))(?:\[([0-9]+)\])?")
-
-
-def _bias_names(biases: bool | Iterable[str], arch: Architecture) -> frozenset[str]:
-    """Bias names with their layers, checked against what the architecture can have."""
-    everywhere, once = _possible_biases(arch)
-    if isinstance(biases, bool):
-        biases = (*everywhere, *once) if biases else ()
-    names = set[str]()
-    if not isinstance(biases, Iterable):
-        raise UnsupportedError(f"biases is True, False or names such as b_V, not {biases!r}")
-    for name in (biases,) if isinstance(biases, str) else biases:
-        match = _LAYER_BIAS.fullmatch(str(name))
-        if name in once:
-            names.add(name)
-        elif (
-            match is None
-            or match[1] not in everywhere
-            or (match[2] is not None and int(match[2]) >= arch.layers)
-        ):
-            raise UnsupportedError(
-                f"unknown bias {name!r}: use {', '.join(everywhere[:-1])} or {everywhere[-1]} for "
-                f"every layer, b_V[1] for layer 1 of 0 to {arch.layers - 1}, and "
-                f"{', '.join(reversed(once))}"
-            )
-        elif match[2] is not None:
-            names.add(f"{match[1]}[{int(match[2])}]")
-        else:
-            names.update(f"{match[1]}[{layer}]" for layer in range(arch.layers))
-    return frozenset(names)
-
-
-def _possible_biases(arch: Architecture) -> tuple[list[str], list[str]]:
-    everywhere, once = list[str](ATTENTION_BIASES), ["b_U"]
-    if arch.mlp is not None:
-        everywhere += ["b_in", "b_out"]
-    if arch.norm is not None:
-        branches = ["ln1"] if arch.mlp is None else ["ln1", "ln2"]
-        if arch.norm_placement != "output":
-            everywhere += [
-                f"b_{norm}" for norm in branches if arch.parallel != "shared" or norm != "ln2"
-            ]
-        if arch.norm_placement in ("sandwich", "output"):
-            everywhere += [f"b_{norm}_post" for norm in branches]
-        if arch.final_norm:
-            once.append("b_final")
-        if arch.embed_norm:
-            once.append("b_embed")
-    return everywhere, once

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from otimes.algebra.definitions import shared
 from otimes.algebra.expressions import Expr, Factor
 from otimes.algebra.kinds import head as whole_head
 from otimes.algebra.kinds import norm as whole_norm
@@ -29,6 +30,7 @@ from otimes.algebra.vocabulary import (
     W_U,
     Neuron,
     head_name,
+    kv_name,
     mlp_output,
     of_head,
     of_layer,
@@ -65,8 +67,9 @@ def symbols_of(arch: Architecture) -> dict[str, Factor]:
         factors.append(whole_norm(norm))
     for layer, heads in enumerate(arch.heads):
         for head in ((layer, index) for index in range(heads)):
-            factors += [of_head(name, head) for name in _HEAD_SYMBOLS]
-            factors.append(whole_head(head_name(head)))
+            group = arch.group(head)
+            factors += [of_head(name, head, group) for name in _HEAD_SYMBOLS]
+            factors.append(shared(whole_head(head_name(head)), kv_name(head, group)))
         for neuron in (Neuron(layer, index) for index in range(arch.neurons[layer])):
             factors += [of_neuron(name, neuron) for name in _NEURON_SYMBOLS]
         factors.append(of_layer("b_O", layer))

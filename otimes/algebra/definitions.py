@@ -11,12 +11,15 @@ symbol        definition                                   source
 ``N``         ``D ⊗ Γ``, ``D = diag(1/σ_pos)`` recorded    a norm with its scales held fixed
 ============  ===========================================  =====================================
 
-The label is that of the symbol: ``W_OV[1.4] = W_O[1.4] W_V[1.4]``. Any other symbol is free, unless
-a derivation brings a definition of its own, such as that of the stream ``x[1]``.
+The label is that of the symbol: ``W_OV[1.4] = W_O[1.4] W_V[1.4]``. Where query heads share a
+key-value head, their symbols know which: ``W_OV[1.4] = W_O[1.4] W_V[1.kv2]``. Any other symbol is
+free, unless a derivation brings a definition of its own, such as that of the stream ``x[1]``.
 
 >>> from otimes.algebra.architecture import ov
 >>> print(definition(ov((1, 4))))
 W_O[1.4] W_V[1.4]
+>>> print(definition(ov((1, 4), 2)))
+W_O[1.4] W_V[1.kv2]
 >>> from otimes.algebra.kinds import head
 >>> print(definition(head("1.4")))
 (Id ⊗ W_O[1.4])(A[1.4] ⊗ Id)(Id ⊗ W_V[1.4])
@@ -31,7 +34,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otimes.algebra.expressions import Expr, Factor, Id, Product, Transpose, pattern, tensor, weight
-from otimes.algebra.kinds import diagonal, head, norm
+from otimes.algebra.kinds import diagonal, grouped, head, norm
 from otimes.algebra.types import D_HEAD, D_MODEL
 from otimes.errors import TypeMismatchError
 
@@ -66,24 +69,29 @@ def definition(factor: Factor, more: Definitions = NONE) -> Expr | None:
     own = more.get(factor)
     if own is not None:
         return own
-    label = factor.label
-    if factor.name == "W_OV" and factor is ov_circuit(label):
-        return Product(write(label), read("V", label))
-    if factor.name == "W_QK" and factor is qk_circuit(label):
-        return Product(Transpose(read("Q", label)), read("K", label))
-    if factor.name == "h" and factor is head(label):
-        return stages(label)
+    label, group = factor.label, factor.group
+    if factor.name == "W_OV" and factor is shared(ov_circuit(label), group):
+        return Product(write(label), read("V", group or label))
+    if factor.name == "W_QK" and factor is shared(qk_circuit(label), group):
+        return Product(Transpose(read("Q", label)), read("K", group or label))
+    if factor.name == "h" and factor is shared(head(label), group):
+        return stages(label, group)
     if factor.name == "N" and factor is norm(label):
         return tensor(diagonal("D", label=label), weight("Γ", D_MODEL, D_MODEL, label=label))
     return None
 
 
-def stages(label: str) -> Product:
+def shared(symbol: Factor, group: str) -> Factor:
+    """The symbol of a head that reads with a key-value head; ``""`` where it shares none."""
+    return grouped(symbol, group) if group else symbol
+
+
+def stages(label: str, group: str = "") -> Product:
     """The three stages of a head: values, mixing across positions, output projection."""
     return Product(
         tensor(Id, write(label)),
         tensor(pattern("A", label=label), Id),
-        tensor(Id, read("V", label)),
+        tensor(Id, read("V", group or label)),
     )
 
 

@@ -286,8 +286,8 @@ def check_derivation(
 
     Raises:
         InputError: for a chain without any expression, or what is no chain.
-        LimitError: where a step is not decided: its sides agree on small matrices, and those that
-            would decide are too large.
+        LimitError: with the number of the step, where one is not decided: its sides agree on small
+            matrices, and those that would decide are too large.
     """
     if isinstance(steps, Derivation):
         return steps.check()
@@ -305,7 +305,7 @@ def check_derivation(
     held = list[bool]()
     found: Counterexample | None = None
     reason: str | None = None
-    for before, after in pairwise(chain):
+    for number, (before, after) in enumerate(pairwise(chain), 1):
         unread = next((str(side) for side in (before, after) if isinstance(side, Exception)), None)
         good, why = False, unread
         if isinstance(before, Expr) and isinstance(after, Expr):
@@ -313,6 +313,12 @@ def check_derivation(
                 good = checker.holds(before, after)
             except TypeMismatchError as error:
                 why = str(error)
+            except LimitError as error:
+                raise LimitError(
+                    f"step {number} of {len(chain) - 1} is not decided: {error}",
+                    error.count,
+                    error.limit,
+                ) from None
             if not good and why is None and all(held):
                 found = checker.counterexample(before, after)
         if not good and all(held):

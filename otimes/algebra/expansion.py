@@ -34,17 +34,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 
 from otimes.algebra.architecture import Architecture, Source
 from otimes.algebra.counts import large
 from otimes.algebra.paths import (
     Automaton,
     PathExpression,
+    boxes,
     depth_first,
     difference,
     head_word_counts,
-    in_order,
     intersection,
     is_contained,
     overlap,
@@ -151,8 +151,11 @@ class PathSum:
     def __iter__(self) -> Iterator[PathTerm]:
         arch, sources = self.architecture, self._sources
         orders = None if self.only_order is None else (self.only_order,)
-        for number, components in in_order(self._chosen, orders):
-            yield PathTerm(arch, sources[number], components)
+        for number, choices in boxes(self._chosen, orders):
+            source = sources[number]
+            spelt = arch.words.spellings(source, choices)
+            for components, spelling in zip(product(*choices), spelt):  # noqa: B905 - may repeat
+                yield PathTerm(arch, source, components, spelling)
 
     def depth_first(self) -> Iterator[PathTerm]:
         """All paths such that each follows its longest prefix: evaluation shares prefixes."""

@@ -45,26 +45,36 @@ class Factor(Expr):
     ``label`` tells which component it belongs to: ``W_OV[1.4]`` has the name ``W_OV`` and the
     label ``1.4``. ``kind`` tells what is known of it beside its type: a ``diagonal`` is its own
     transpose and commutes with diagonals, a ``rotation`` is orthogonal, an ``inclusion`` embeds
-    one summand of a direct sum. Equal factors are one object.
+    one summand of a direct sum. ``group`` is the label of the key-value head that a head reads
+    with, where heads share them: ``W_OV[1.4]`` with the group ``1.kv2`` is ``W_O[1.4] W_V[1.kv2]``.
+    Equal factors are one object.
     """
 
-    __slots__ = ("kind", "label", "name")
+    __slots__ = ("group", "kind", "label", "name")
     name: str
     label: str
     kind: str
-    _interned: ClassVar[WeakValueDictionary[tuple[str, str, str, Type], Factor]] = (
+    group: str
+    _interned: ClassVar[WeakValueDictionary[tuple[str, str, str, str, Type], Factor]] = (
         WeakValueDictionary()
     )
 
-    def __new__(cls, name: str, type_: Type, label: str = "", kind: str = "") -> Factor:
-        """Return the one factor of this name, type, label and kind."""
-        known = cls._interned.get((name, label, kind, type_))
+    def __new__(
+        cls, name: str, type_: Type, label: str = "", kind: str = "", group: str = ""
+    ) -> Factor:
+        """Return the one factor of this name, type, label, kind and group.
+
+        Raises:
+            TypeMismatchError: for what cannot name a factor, a label, a kind or a space.
+        """
+        _check_names(name, label, type_)
+        known = cls._interned.get((name, label, kind, group, type_))
         if known is not None:
             return known
         if kind not in FACTOR_KINDS:
             raise TypeMismatchError(f"unknown kind of factor {kind!r}; known are {FACTOR_KINDS}")
         taken = name == "Id" or "ᵀ" in name + label
-        if taken or not _NAME.fullmatch(name) or not _LABEL.fullmatch(label):
+        if taken or not _NAME.fullmatch(name) or not _LABEL.fullmatch(label + group):
             raise TypeMismatchError(
                 f"{name!r} with label {label!r} cannot name a factor: a name is letters, digits "
                 "and _ (Id and ᵀ are taken), a label letters, digits and ."
@@ -73,14 +83,15 @@ class Factor(Expr):
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "kind", kind)
-        self._set(type_, name, type_, label, kind)
-        cls._interned[name, label, kind, type_] = self
+        object.__setattr__(self, "group", group)
+        self._set(type_, name, type_, label, kind, group)
+        cls._interned[name, label, kind, group, type_] = self
         return self
 
     def __repr__(self) -> str:
         label = f", label={self.label!r}" if self.label else ""
         slots = self.type.slots or ()
-        if self.kind:
+        if self.kind or self.group:
             from otimes.algebra.kinds import represent
 
             return represent(self)
@@ -92,6 +103,20 @@ class Factor(Expr):
             spaces = ", ".join(repr(slot[0]) for slot in slots if slot is not None)
             return f"vector({self.name!r}, {spaces}{label})"
         return f"operator({self.name!r}, {', '.join(map(repr, slots))}{label})"
+
+
+def _check_names(name: object, label: object, type_: Type) -> None:
+    """Refuse numbers and the like where names stand: sizes of spaces are no part of a symbol."""
+    for what, value in (("name", name), ("label", label)):
+        if not isinstance(value, str):
+            raise TypeMismatchError(f"the {what} of a factor is a text such as 'W', not {value!r}")
+    spaces: list[object] = [space for slot in type_.slots or () for space in slot or ()]
+    for space in spaces:
+        if not isinstance(space, str) or not space:
+            raise TypeMismatchError(
+                f"the spaces of {name} are names such as 'd_model', not {space!r}; sizes are given "
+                "where values are taken"
+            )
 
 
 @final
@@ -208,18 +233,22 @@ class Product(Nary):
         self._fill(reduce(join, args[1:], (args[0].type, args[0]))[0], args)
 
 
-# what `object.__setattr__` would look up by name each time
-_NEW: Final = object.__new__
-_SET_ARGS: Final = Nary.__dict__["args"].__set__
-_SET_TYPE: Final = Expr.__dict__["type"].__set__
+class _Draft(Nary):
+    """A product while its fields are set, which is many times faster where none is refused."""
+
+    __slots__ = ()
+    # both, or neither is looked up quickly; a slot wrapper's parameters have no names
+    __setattr__ = object.__setattr__  # pyright: ignore[reportAssignmentType]
+    __delattr__ = object.__delattr__  # pyright: ignore[reportAssignmentType]
 
 
 def word(type_: Type, factors: tuple[Expr, ...]) -> Product:
     """``Product.unchecked`` for millions of words, which leaves open what few are asked for."""
-    self = _NEW(Product)
-    _SET_ARGS(self, factors)
-    _SET_TYPE(self, type_)
-    return self
+    draft: Any = _Draft()
+    draft.args = factors
+    draft.type = type_
+    draft.__class__ = Product  # from here on nothing can be set
+    return draft
 
 
 @final

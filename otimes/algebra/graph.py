@@ -310,7 +310,9 @@ class _Builder:
             if f"{bias}[{head[0]}]" in self.arch.biases:
                 source = f"bias[{name}.{key}]"
                 self.graph.add_node(source, kind="bias", role="source")
-                self._edge(source, name, key, Word((), (of_head(bias, head),)))
+                self._edge(
+                    source, name, key, Word((), (of_head(bias, head, self.arch.group(head)),))
+                )
 
     def _edge(self, source: str, target: str, key: Key, word: Word, ways: int = 1) -> None:
         symbol, pattern = self.words.text(word.weight), self.words.text(word.pattern)

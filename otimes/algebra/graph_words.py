@@ -78,7 +78,7 @@ class EdgeWords:
         """The matrix behind the norm that a component reads with."""
         if isinstance(component, Neuron):
             return Transpose(of_neuron("w_in", component))
-        return of_head(_PROJECTIONS[key], component)
+        return of_head(_PROJECTIONS[key], component, self.arch.group(component))
 
     def mlp_writes(self, block: Block) -> Word:
         """``W_out[3]``: all neurons of a frozen MLP as one node."""
@@ -102,7 +102,7 @@ class EdgeWords:
             if f"b_in[{layer}]" in self.arch.biases:
                 parts.append(of_neuron("b_in", component))
         elif f"b_V[{layer}]" in self.arch.biases:
-            parts.append(of_head("b_V", component))
+            parts.append(of_head("b_V", component, self.arch.group(component)))
         if norm is not None and f"b_{norm.partition('.')[2]}[{layer}]" in self.arch.biases:
             into = self.projects(component, V)
             parts.append(product((into, of_norm("β", norm))))

@@ -47,8 +47,20 @@ def inclusion(number: int, *spaces: str) -> Factor:
     return Factor("ι", Type.of((direct_sum(*spaces), spaces[number])), str(number), "inclusion")
 
 
+def grouped(symbol: Factor, kv_head: str) -> Factor:
+    """A head's symbol, ``W_OV``, ``W_QK`` or ``h``, where heads share the key-value head.
+
+    >>> print(grouped(head("1.4"), "1.kv2"))
+    h[1.4]
+    """
+    return Factor(symbol.name, symbol.type, symbol.label, symbol.kind, kv_head)
+
+
 def represent(factor: Factor) -> str:
-    """The ``repr`` of a factor with a kind: the call that makes it."""
+    """The ``repr`` of a factor with a kind or a group: the call that makes it."""
+    if factor.group:
+        plain = Factor(factor.name, factor.type, factor.label, factor.kind)
+        return f"grouped({plain!r}, {factor.group!r})"
     slots = factor.type.slots
     assert slots is not None
     assert slots[0] is not None

@@ -31,6 +31,7 @@ from otimes.algebra.vocabulary import (
     MULTIPLIERS,
     W_U,
     Component,
+    Head,
     Neuron,
     attention,
     of_neuron,
@@ -80,7 +81,8 @@ class Block:
     """One step of the stream: its components, and the norms around them.
 
     ``attention`` and ``mlp`` are the norms (their labels) that the branches read through;
-    ``written`` those that what they write goes through. ``skip`` is the skip edge.
+    ``written`` those that what they write goes through. ``skip`` is the skip edge. ``sharing`` is
+    how many query heads use one key-value head.
     """
 
     layer: int
@@ -89,6 +91,7 @@ class Block:
     reads: dict[str, Word]
     writes: dict[str, Word]
     skip: Word
+    sharing: int = 1
 
     def components(self) -> list[Component]:
         """Heads, then neurons."""
@@ -98,7 +101,18 @@ class Block:
     def word(self, component: Component) -> Word:
         """A component with the norms around it."""
         branch = branch_of(component)
-        return self.reads[branch].then(bare_word(component)).then(self.writes[branch])
+        return self.reads[branch].then(self.bare_word(component)).then(self.writes[branch])
+
+    def bare_word(self, component: Component) -> Word:
+        """``A ⊗ W_OV`` of a head, ``S ⊗ w_out w_inᵀ`` of a neuron."""
+        if isinstance(component, Neuron):
+            read = Transpose(of_neuron("w_in", component))
+            return Word((of_neuron("S", component),), (of_neuron("w_out", component), read))
+        return Word((attention(component),), (ov(component, self.group(component)),))
+
+    def group(self, head: Head) -> int | None:
+        """The key-value head that a query head shares; None where it has its own."""
+        return head[1] // self.sharing if self.sharing > 1 else None
 
 
 ATTENTION, MLP = "attn", "mlp"
@@ -107,14 +121,6 @@ ATTENTION, MLP = "attn", "mlp"
 def branch_of(component: Component) -> str:
     """``attn`` for a head, ``mlp`` for a neuron."""
     return MLP if isinstance(component, Neuron) else ATTENTION
-
-
-def bare_word(component: Component) -> Word:
-    """``A ⊗ W_OV`` of a head, ``S ⊗ w_out w_inᵀ`` of a neuron."""
-    if isinstance(component, Neuron):
-        read = Transpose(of_neuron("w_in", component))
-        return Word((of_neuron("S", component),), (of_neuron("w_out", component), read))
-    return Word((attention(component),), (ov(component),))
 
 
 def norm_word(norm: str | None) -> Word:
@@ -161,10 +167,11 @@ def build_blocks(arch: Architecture) -> tuple[Block, ...]:
             else EMPTY
             for branch in (ATTENTION, MLP)
         }
+        sharing = heads // arch.kv_heads[layer] if heads else 1
         if arch.mlp is None or arch.parallel:
-            blocks.append(Block(layer, heads, neurons, reads, writes, skips[ATTENTION]))
+            blocks.append(Block(layer, heads, neurons, reads, writes, skips[ATTENTION], sharing))
         else:
-            blocks.append(Block(layer, heads, 0, reads, writes, skips[ATTENTION]))
+            blocks.append(Block(layer, heads, 0, reads, writes, skips[ATTENTION], sharing))
             blocks.append(Block(layer, 0, neurons, reads, writes, skips[MLP]))
     return tuple(blocks)
 
@@ -192,7 +199,7 @@ def _branches(arch: Architecture, block: Block) -> list[Expr]:
         parts = [c for c in block.components() if branch_of(c) == branch]
         if not parts:
             continue
-        words = [bare_word(component).expression for component in parts]
+        words = [block.bare_word(component).expression for component in parts]
         after = list[Expr]()
         if residual_word(arch) != EMPTY:
             after.append(residual_word(arch).expression)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.counts import large
-from otimes.algebra.definitions import ov_circuit, read, write
+from otimes.algebra.definitions import ov_circuit, read, shared, write
 from otimes.algebra.derivations import Derivation
 from otimes.algebra.expressions import (
     Expr,
@@ -56,7 +56,7 @@ from otimes.algebra.rules import (
 from otimes.algebra.stacked import Column, Row
 from otimes.algebra.streams import name_heads, name_streams
 from otimes.algebra.types import D_MODEL, POS, VOCAB
-from otimes.algebra.vocabulary import W_E, W_U, head_name
+from otimes.algebra.vocabulary import W_E, W_U, Head, head_name, kv_name
 from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -155,9 +155,11 @@ def derive_paths(paths: PathSum, limit: int = MAX_TERMS) -> Derivation:
             "and without norms, MLPs and multipliers; derive the whole, or expand the paths"
         )
     first, last = tensor(Id, W_U), tensor(Id, W_E)
-    written = [
-        Product(first, *(head(head_name(h)) for h in reversed(term.heads)), last) for term in paths
-    ]
+
+    def named(of: Head) -> Factor:
+        return shared(head(head_name(of)), kv_name(of, architecture.group(of)))
+
+    written = [Product(first, *(named(h) for h in reversed(term.heads)), last) for term in paths]
     start = written[0] if len(written) == 1 else Sum(*written)
     return (
         Derivation(start)

@@ -31,7 +31,7 @@ from otimes.algebra.definitions import Definitions
 from otimes.algebra.derivations import Derivation
 from otimes.algebra.expressions import Expr, Factor, Scaled, Sum, vector
 from otimes.algebra.kinds import operator
-from otimes.algebra.layout import ATTENTION, MLP, bare_word, branch_of
+from otimes.algebra.layout import ATTENTION, MLP, branch_of
 from otimes.algebra.rules import (
     Collapse,
     Distribute,
@@ -129,7 +129,7 @@ def _names(architecture: Architecture, asked: set[Component]) -> Iterator[tuple[
                 continue
             label = str(block.layer)
             symbol = operator(name, (POS, POS), (D_MODEL, D_MODEL), label=label)
-            yield symbol, total(bare_word(component).expression for component in rest)
+            yield symbol, total(block.bare_word(component).expression for component in rest)
             written = constants.get((block.layer, branch))
             if written:
                 yield vector(f"c_{name}", POS, D_MODEL, label=label), total(written)

@@ -178,11 +178,11 @@ def _inside(arch: Architecture, block: Block, component: Component, entry: int) 
         if beta is not None:
             parts.append((written, Transpose(of_neuron("w_in", component)), beta))
     else:
-        pattern = attention(component)
+        pattern, group = attention(component), block.group(component)
         if f"b_V[{layer}]" in arch.biases:
-            parts.append((of_head("W_O", component), of_head("b_V", component)))
+            parts.append((of_head("W_O", component), of_head("b_V", component, group)))
         if beta is not None:
-            parts.append((ov(component), beta))
+            parts.append((ov(component, group), beta))
     word = parts[0] if len(parts) == 1 else (total([product(part) for part in parts]),)
     whole = Word((pattern,), word).then(block.writes[branch])
     name = f"bias[{component_name(component)}]"

@@ -17,7 +17,7 @@ x[0] = Id ⊗ W_E
 
 from __future__ import annotations
 
-from otimes.algebra.definitions import ov_circuit
+from otimes.algebra.definitions import ov_circuit, shared
 from otimes.algebra.expressions import Expr, Factor, Id, Product, Sum, Tensor, pattern, tensor
 from otimes.algebra.kinds import head
 from otimes.algebra.places import everywhere
@@ -33,9 +33,10 @@ def name_heads(expr: Expr) -> Expr:
 
 def _name_heads(expr: Expr) -> Expr:
     if isinstance(expr, Tensor) and isinstance(expr.args[0], Factor):
-        label = expr.args[0].label
-        if label and expr == tensor(pattern("A", label=label), ov_circuit(label)):
-            return head(label)
+        label, circuit = expr.args[0].label, expr.args[1]
+        group = circuit.group if isinstance(circuit, Factor) else ""
+        if label and expr == tensor(pattern("A", label=label), shared(ov_circuit(label), group)):
+            return shared(head(label), group)
     return expr.with_children(*map(_name_heads, expr.children))
 
 

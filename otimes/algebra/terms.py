@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otimes.algebra.expressions import Expr, Id, Product, tensor
+from otimes.algebra.expressions import Expr, Id, Product, tensor, word
 from otimes.algebra.vocabulary import Component, Head, Neuron, component_name
 
 if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
     from otimes.algebra.sources import Source
+    from otimes.algebra.words import Spelling
 
 DIRECT = "direct"
 
@@ -20,15 +21,23 @@ class PathTerm:
     ``components`` are in reading order, earliest first. Words are built when asked for.
     """
 
-    __slots__ = ("architecture", "components", "source")
+    __slots__ = ("_spelling", "architecture", "components", "source")
 
     def __init__(
-        self, architecture: Architecture, source: Source, components: tuple[Component, ...]
+        self,
+        architecture: Architecture,
+        source: Source,
+        components: tuple[Component, ...],
+        spelling: Spelling | None = None,
     ) -> None:
-        """Name a path; whether it is one is checked by ``PathSum`` and not here."""
+        """Name a path; whether it is one is checked by ``PathSum`` and not here.
+
+        ``spelling`` has the factors of its words where an iteration knows them already.
+        """
         self.architecture = architecture
         self.source = source
         self.components = components
+        self._spelling = spelling
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -66,12 +75,18 @@ class PathTerm:
     @property
     def pattern(self) -> Expr:
         """The pattern word, ``A[1.4] A[0.7]``, norm scales included; ``Id`` for a direct path."""
-        return self.architecture.words.word(0, self.source, self.components)
+        spelling = self._spelling
+        if spelling is None:
+            return self.architecture.words.word(0, self.source, self.components)
+        return word(spelling[2][0], spelling[0][::-1])
 
     @property
     def weight(self) -> Expr:
         """The weight word from the source to the logits, ``W_U W_OV[1.4] W_OV[0.7] W_E``."""
-        return self.architecture.words.word(1, self.source, self.components)
+        spelling = self._spelling
+        if spelling is None:
+            return self.architecture.words.word(1, self.source, self.components)
+        return word(spelling[2][1], spelling[1][::-1])
 
     @property
     def attention(self) -> Expr:

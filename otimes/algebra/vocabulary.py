@@ -2,6 +2,8 @@
 
 Weights are written as they act on columns, ``name: codomain <- domain``. A label says which
 component a symbol belongs to: a head ``1.4``, a layer ``3``, a norm ``3.ln1``, a neuron ``3.n17``.
+Where query heads share key-value heads (grouped-query attention), ``W_K``, ``W_V`` and their biases
+belong to the key-value head, ``W_K[1.kv2]``, and not to a query head.
 
 | symbol | type | what it is |
 | --- | --- | --- |
@@ -29,7 +31,7 @@ import re
 from typing import Final, NamedTuple
 
 from otimes.algebra.expressions import Factor, pattern, vector, weight
-from otimes.algebra.kinds import diagonal
+from otimes.algebra.kinds import diagonal, grouped
 from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB
 
 TYPES = "types"
@@ -79,6 +81,7 @@ _HEAD_TYPES: Final = {
     "b_K": (D_HEAD, ONE),
     "b_V": (D_HEAD, ONE),
 }
+_KV_TYPES: Final = {name: _HEAD_TYPES[name] for name in ("W_K", "W_V", "b_K", "b_V")}
 _NEURON_TYPES: Final = {
     "S": (POS, POS),
     "w_out": (D_MODEL, ONE),
@@ -97,6 +100,7 @@ _PLAIN: Final = {
 }
 _SHAPES: Final = (
     (re.compile(r"\d+\.\d+"), _HEAD_TYPES),
+    (re.compile(r"\d+\.kv\d+"), _KV_TYPES),
     (re.compile(r"\d+\.n\d+"), _NEURON_TYPES),
     (re.compile(r"\d+\.ln[12](_post)?|final|embed"), _NORM_TYPES),
     (re.compile(r"\d+"), _LAYER_TYPES),
@@ -133,14 +137,28 @@ def component_name(component: Component) -> str:
     return f"{component[0]}.{component[1]}"
 
 
-def of_head(name: str, head: Head) -> Factor:
-    """A symbol of a head: ``W_OV``, ``W_QK``, ``W_Q``, ``b_V``, …."""
-    return weight(name, *_HEAD_TYPES[name], label=head_name(head))
+def kv_name(head: Head, group: int | None) -> str:
+    """The label of a head's key-value head, ``1.kv2``; empty where it shares none."""
+    return "" if group is None else f"{head[0]}.kv{group}"
 
 
-def ov(head: Head) -> Factor:
+def of_head(name: str, head: Head, group: int | None = None) -> Factor:
+    """A symbol of a head: ``W_OV``, ``W_QK``, ``W_Q``, ``b_V``, ….
+
+    Args:
+        name: its name.
+        head: the query head.
+        group: the number of the key-value head that it shares; None where it has its own.
+    """
+    kv = kv_name(head, group)
+    own = kv if kv and name in _KV_TYPES else head_name(head)
+    factor = weight(name, *_HEAD_TYPES[name], label=own)
+    return grouped(factor, kv) if kv and name in ("W_OV", "W_QK") else factor
+
+
+def ov(head: Head, group: int | None = None) -> Factor:
     """``W_OV = W_O W_V`` of a head."""
-    return of_head("W_OV", head)
+    return of_head("W_OV", head, group)
 
 
 def attention(head: Head) -> Factor:

@@ -6,7 +6,7 @@ millions of terms can be written. The parts are type-checked where they are made
 
 from __future__ import annotations
 
-from itertools import chain
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from otimes.algebra.expressions import Expr, Factor, Id, Product, word
@@ -15,7 +15,7 @@ from otimes.algebra.types import D_MODEL, POS, VOCAB, Type
 from otimes.algebra.vocabulary import Component, Neuron, component_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otimes.algebra.architecture import Architecture
     from otimes.algebra.sources import Source
@@ -53,6 +53,10 @@ class _Singles(dict[Component, Expr]):
         (factor,) = self._parts[component]
         self[component] = factor
         return factor
+
+
+Spelling = tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Type, Type]]
+"""The factors of a path's pattern and weight words, the earliest first, and the words' types."""
 
 
 class _Ends(NamedTuple):
@@ -140,10 +144,31 @@ class Words:
                 return word(type_, factors)
             return factors[0] if factors else Id
         middle = self._general(side, source, components[reversing])
-        factors = (*tail, *chain.from_iterable(middle), *own)
+        factors = (*tail, *itertools.chain.from_iterable(middle), *own)
         if len(factors) > 1:
             return Product.unchecked(type_, factors)
         return factors[0] if factors else Id
+
+    def spellings(
+        self, source: Source, choices: Sequence[Sequence[Component]]
+    ) -> Iterator[Spelling | None]:
+        """The factors of all paths with these choices, in step with the product of the choices.
+
+        None where it would not be faster to look up one by one what components contribute: where
+        that is several factors, or one component alone is chosen among several.
+        """
+        if self._single is None or sum(len(chosen) > 1 for chosen in choices) < 2:
+            return itertools.repeat(None)
+        inside = source.component is not None  # the source's own words have its factors
+        spelt: list[Iterator[tuple[Expr, ...]]] = []
+        types = list[Type]()
+        for side, single in enumerate(self._single):
+            tail, own, _, type_ = self._ends[side][source.name]
+            before, behind = ([[f] for f in reversed(factors)] for factors in (own, tail))
+            middle = [map(single, chosen) for chosen in choices[inside:]]
+            spelt.append(itertools.product(*before, *middle, *behind))
+            types.append(type_)
+        return zip(*spelt, itertools.repeat(tuple(types)))
 
     def _general(
         self, side: int, source: Source, latest_first: tuple[Component, ...]

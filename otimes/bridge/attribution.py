@@ -29,6 +29,7 @@ ENUMERATION_LIMIT = 1_000_000
 """More paths than this are searched for the largest, not enumerated."""
 
 _TOP = 20
+_SHALLOW = 12
 
 
 def attribute(
@@ -45,11 +46,13 @@ def attribute(
     sources: bool = False,
     causal: str | None = None,
     batch: int = 0,
+    guide: str = "energy",
     draws: int = 128,
     expansions: int | None = None,
     seed: int = 0,
     enumeration_limit: int = ENUMERATION_LIMIT,
     progress: Callable[[Search], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Attribution:
     """Split a logit of a run, or a difference of two, exactly into what its paths add.
 
@@ -74,11 +77,14 @@ def attribute(
         causal: ``output`` or ``input``: beside each path's frozen value, the effect of taking away
             what it writes (or what its last head reads of it) and recomputing all that follows.
         batch: which sequence of the run.
+        guide: of a search: ``energy`` (estimated), or ``exact``, the exact energies, which prove
+            that no larger path was missed; for small inputs, others are refused with what it takes.
         draws: random signs for estimates of energy, where paths are searched for.
         expansions: the most splits of the search; by default 300 or three times ``top``.
         seed: of the estimates.
         enumeration_limit: more paths than this are searched for.
         progress: called after each step of a search.
+        announce: called once before a search, with what it will cost in words.
 
     Returns:
         The rows, the total and the exact remainder, in logits; it prints as a report.
@@ -88,12 +94,13 @@ def attribute(
         NotationError, UnknownComponentError: for a path expression that is not of this model.
         LimitError: if what is asked for is too large; it says what to do.
     """
-    _check(by, through, top, order, sources=sources, causal=causal)
+    _check(by, through, top, order, guide, sources=sources, causal=causal)
     scalar = scalar_target(run, target, minus, position=position, batch=batch)
     asked = _Asked(run, scalar, path, order)
     top = top if top is not None or by != "path" or through else _TOP
     if by == "path" and through is None:
-        found = _largest(asked, top or _TOP, draws, expansions, seed, enumeration_limit, progress)
+        how = _Searching(guide, draws, expansions, seed, enumeration_limit, progress, announce)
+        found = _largest(asked, top or _TOP, how)
         if sources:
             found = found.with_sources(asked)
         if causal is not None:
@@ -110,7 +117,7 @@ def attribute(
     gap = float(run.uncapped_logits[scalar.batch, scalar.position] @ scalar.weights) - asked.total
     names = [run.model.tokenizer.token_text(token) for token in run.tokens[batch].tolist()]
     return Attribution(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(run.tokens[batch].tolist()),
         pieces=tuple(names),
         position=scalar.position,
@@ -140,6 +147,7 @@ def _check(
     through: str | None,
     top: int | None,
     order: int | None,
+    guide: str,
     *,
     sources: bool,
     causal: str | None,
@@ -151,6 +159,8 @@ def _check(
         raise InputError(f"through is head or edge, not {through!r}")
     if through is not None and by != "path":
         raise InputError("give either by or through: what goes through a head overlaps")
+    if guide not in ("energy", "exact"):
+        raise InputError(f"guide is energy or exact, not {guide!r}")
     if causal not in (None, "output", "input"):
         raise InputError(f"causal is output or input, not {causal!r}")
     if (sources or causal is not None) and (by != "path" or through is not None):
@@ -262,43 +272,61 @@ class _Largest:
         return replace(self, rows=rows)
 
 
-def _largest(
-    asked: _Asked,
-    top: int,
-    draws: int,
-    expansions: int | None,
-    seed: int,
-    limit: int,
-    progress: Callable[[Search], None] | None,
-) -> _Largest:
+@dataclass(frozen=True)
+class _Searching:
+    """How the largest paths are found, as :func:`attribute` takes it."""
+
+    guide: str
+    draws: int
+    expansions: int | None
+    seed: int
+    limit: int
+    progress: Callable[[Search], None] | None
+    announce: Callable[[str], None] | None
+
+
+def _largest(asked: _Asked, top: int, how: _Searching) -> _Largest:
+    if asked.paths.count <= how.limit:
+        return _enumerated(asked, top)
     count = asked.paths.count
-    if count <= limit:
-        walk = walk_of(asked.model, asked.target, tables=asked.tables, by_source=True)
-        best = top_words(walk, top)
-        words = best.words
-        found = [
-            (int(source), [pair for pair in pairs if pair[0] >= 0], float(value))
-            for source, pairs, value in zip(
-                words.sources.tolist(), words.components.tolist(), words.values.tolist(),
-                strict=True,
-            )
-        ]  # fmt: skip
-        shown = sum(value * value for *_, value in found)
-        explained = Estimate.exactly(min(1.0, shown / best.energy) if best.energy else 1.0)
-        shape = "path" if count == 1 else "paths"
-        return _Largest.of(asked, found, explained, f"all {count:,} {shape} enumerated")
-    most = max(300, 3 * top) if expansions is None else expansions
+    most = max(300, 3 * top) if how.expansions is None else how.expansions
+    if how.announce is not None:
+        size = f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
+        how.announce(
+            f"{size} paths are too many to list: searching for the {top} largest with "
+            f"{how.draws} draws and at most {most:,} splits"
+        )
     tree = PathTree(asked.model, asked.target, asked.tables)
     try:
-        result = search(tree, top=top, expansions=most, draws=draws, seed=seed, progress=progress)
+        result = search(
+            tree, top=top, expansions=most, guide="exact" if how.guide == "exact" else "energy",
+            draws=how.draws, seed=how.seed, progress=how.progress,
+            # leaves of deep models are split a few at a time, which shares their products
+            batch=1 if asked.model.depth <= _SHALLOW else 8,
+        )  # fmt: skip
     except LimitError as error:
         raise LimitError(
             f"{error}; take fewer draws= or a shorter input", error.count, error.limit
         ) from error
     found = [(node.source, node.components, node.value) for node in result.found]
-    how = "searched best first by path energy" + (
-        f", {draws} draws" if result.stopped != "exhausted" else ""
-    )
+    energy = "exact path energy" if how.guide == "exact" else f"path energy, {how.draws} draws"
     seen = "complete" if result.proved else "the largest of what was seen"
-    method = f"{count:,} paths, {how}, {result.expansions} splits; {seen}"
+    method = f"{count:,} paths, searched best first by {energy}, {result.expansions} splits; {seen}"
     return _Largest.of(asked, found, result.explained, method)
+
+
+def _enumerated(asked: _Asked, top: int) -> _Largest:
+    count = asked.paths.count
+    walk = walk_of(asked.model, asked.target, tables=asked.tables, by_source=True)
+    best = top_words(walk, top)
+    words = best.words
+    found = [
+        (int(source), [pair for pair in pairs if pair[0] >= 0], float(value))
+        for source, pairs, value in zip(
+            words.sources.tolist(), words.components.tolist(), words.values.tolist(), strict=True
+        )
+    ]
+    shown = sum(value * value for *_, value in found)
+    explained = Estimate.exactly(min(1.0, shown / best.energy) if best.energy else 1.0)
+    shape = "path" if count == 1 else "paths"
+    return _Largest.of(asked, found, explained, f"all {count:,} {shape} enumerated")

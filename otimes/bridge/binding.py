@@ -1,10 +1,11 @@
 """Where symbols meet tensors: the one file in which the paper's convention and the layout meet.
 
 The algebra writes matrices that act on columns; tensors are stored to be multiplied from the
-right. So a symbol is bound to the transpose of its tensor: ``W_V[l.h]`` to ``W_V[g].T``,
-``W_E`` to ``W_E.T``, ``W_OV[l.h]`` to ``(W_V[g] W_O[h]).T``. What depends on the run is bound to
-what was recorded: patterns ``A``, the scales ``D`` of norms, the slopes ``S`` of frozen neurons,
-the outputs ``m`` of MLPs that are sources. Numbers of sources and components are here too.
+right. So a symbol is bound to the transpose of its tensor: ``W_V[l.kvg]`` to ``W_V[g].T``
+(``W_V[l.h]`` names the same matrix by a query head that uses it), ``W_E`` to ``W_E.T``,
+``W_OV[l.h]`` to ``(W_V[g] W_O[h]).T``. What depends on the run is bound to what was recorded:
+patterns ``A``, the scales ``D`` of norms, the slopes ``S`` of frozen neurons, the outputs ``m`` of
+MLPs that are sources. Numbers of sources and components are here too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from otimes.numeric.paths import Components
 from otimes.numeric.states import StateTables
 
 _ONCE, _LAYER, _HEAD, _NEURON = "", r"\d+", r"\d+\.\d+", r"\d+\.n\d+"
-_NORM = r"\d+\.ln[12](_post)?|final|embed"
+_READS, _NORM = r"\d+\.(?:kv)?\d+", r"\d+\.ln[12](_post)?|final|embed"
 # label, and (codomain, domain), of every symbol; b_in is that of a neuron
 _SYMBOLS = {
     "A": (_HEAD, (POS, POS)),
@@ -46,8 +47,10 @@ _SYMBOLS = {
     **dict.fromkeys(("b_O", "b_out"), (_LAYER, (D_MODEL, ONE))),
     "W_OV": (_HEAD, (D_MODEL, D_MODEL)),
     "W_O": (_HEAD, (D_MODEL, D_HEAD)),
-    **dict.fromkeys(("W_Q", "W_K", "W_V"), (_HEAD, (D_HEAD, D_MODEL))),
-    **dict.fromkeys(("b_Q", "b_K", "b_V"), (_HEAD, (D_HEAD, ONE))),
+    "W_Q": (_HEAD, (D_HEAD, D_MODEL)),
+    "b_Q": (_HEAD, (D_HEAD, ONE)),
+    **dict.fromkeys(("W_K", "W_V"), (_READS, (D_HEAD, D_MODEL))),
+    **dict.fromkeys(("b_K", "b_V"), (_READS, (D_HEAD, ONE))),
     **dict.fromkeys(("μ_embed", "μ_res"), (_ONCE, (D_MODEL, D_MODEL))),
     "μ_logits": (_ONCE, (VOCAB, VOCAB)),
 }
@@ -133,12 +136,26 @@ class Binding:
             )
         if known[0] == _NORM:
             return ()
+        layer, _, kv_head = factor.label.partition(".kv")
+        if kv_head:
+            return int(layer), self._first_reader(int(layer), int(kv_head), factor)
         numbers = tuple(int(part) for part in re.findall(r"\d+", factor.label))
         if known[0] == _NEURON:
             self.architecture.check_neuron(Neuron(numbers[0], numbers[1]))
         elif numbers:
             self.architecture.check_head((numbers[0], numbers[1] if len(numbers) > 1 else 0))
         return numbers
+
+    def _first_reader(self, layer: int, kv_head: int, factor: Factor) -> int:
+        """The first query head that uses a key-value head."""
+        heads, shared = self.config.n_heads, self.config.n_kv_heads
+        self.architecture.check_head((layer, 0))
+        if shared == heads or kv_head >= shared:
+            what = "no shared key-value heads" if shared == heads else f"kv0 to kv{shared - 1}"
+            raise UnknownComponentError(
+                f"{factor} is no symbol of this model: layer {layer} has {what}", str(factor)
+            )
+        return kv_head * (heads // shared)
 
     def _head(self, name: str, layer: int, head: int, factor: Factor) -> Tensor:
         tensor = getattr(self.weights.layers[layer], name)

@@ -99,7 +99,7 @@ def causal_effects(
             _measure(run, sequence, place, weights, original, waiting, causal)
     _measure(run, sequence, place, weights, original, waiting, causal)
     return CausalEffects(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(run.tokens[sequence].tolist()),
         position=place,
         target=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from otimes.algebra import Architecture
 from otimes.bridge.inputs import Prompt, Tokens, from_text, from_tokens
-from otimes.bridge.loading import Config, NativeCheckpoint, Tokenizer, Weights, load_native
+from otimes.bridge.loading import (
+    PACKAGED,
+    Checkpoint,
+    Config,
+    Original,
+    Source,
+    Tokenizer,
+    Weights,
+    load_native,
+    load_source,
+)
 from otimes.errors import CheckpointError, InputError, UnsupportedError
 from otimes.models import folder, shipped
 
@@ -26,9 +36,21 @@ _MLP_MODES = ("source", "frozen")
 
 
 class Model:
-    """A checkpoint: its config, weights, symbols and tokenizer, and the module that judges it."""
+    """A checkpoint: its config, weights, symbols and tokenizer, and the modules that judge it.
 
-    def __init__(self, checkpoint: NativeCheckpoint, *, mlp: str = "source") -> None:
+    Attributes:
+        name: what results call it.
+        path: the folder or file that it came from; None where it came from memory.
+        config: the architecture.
+        weights: the canonical tensors, in their storage dtypes.
+        tokenizer: text to ids.
+        original: the module that the weights came from, where there is one (Hugging Face, …); a
+            native checkpoint has none.
+        notes: what happened when it was loaded, in words.
+        mlp: ``source`` or ``frozen``.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, mlp: str = "source") -> None:
         """Wrap a loaded checkpoint; use :func:`load` to get one."""
         if mlp not in _MLP_MODES:
             raise UnsupportedError(
@@ -36,10 +58,14 @@ class Model:
                 "is a component of paths"
             )
         self.mlp = mlp
-        self.path: Path = checkpoint.path
+        self.name: str = checkpoint.name
+        self.path: Path | None = checkpoint.path
         self.config: Config = checkpoint.config
         self.weights: Weights = checkpoint.weights
-        self.tokenizer: Tokenizer = Tokenizer(checkpoint.tokenizer_path, checkpoint.config.d_vocab)
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
+        self.original: Original | None = checkpoint.original
+        self.notes: tuple[str, ...] = checkpoint.notes
+        self._native = checkpoint.native
         self._references: dict[torch.dtype, Reference] = {}
 
     @cached_property
@@ -72,18 +98,30 @@ class Model:
         )
 
     def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
-        """The judge: a plain torch module that reads the same file by itself."""
-        if dtype not in self._references:
-            from otimes.models.reference import load as load_reference
+        """The judge: a plain torch module that computes by the definition.
 
-            try:
-                self._references[dtype] = load_reference(self.path, dtype)
-            except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
-                raise CheckpointError(
-                    f"the reference module cannot read {self.path}, which could be read before: "
-                    f"{error}"
-                ) from error
+        Of a native checkpoint it reads the file by itself; of any other it has the canonical
+        weights, and :attr:`original` judges these.
+        """
+        if dtype not in self._references:
+            self._references[dtype] = self._read_again(dtype) if self._native else self._fed(dtype)
         return self._references[dtype]
+
+    def _read_again(self, dtype: torch.dtype) -> Reference:
+        from otimes.models.reference import load as load_reference
+
+        assert self.path is not None
+        try:
+            return load_reference(self.path, dtype)
+        except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"the reference module cannot read {self.path}, which could be read before: {error}"
+            ) from error
+
+    def _fed(self, dtype: torch.dtype) -> Reference:
+        from otimes.models.reference import build
+
+        return build(self.config.to_json(), self.weights.to(dtype).tensors())
 
     def run(
         self,
@@ -126,7 +164,7 @@ class Model:
     def __repr__(self) -> str:
         c = self.config
         return (
-            f"<Model {self.path.name}: {c.n_layers} layers × {c.n_heads} heads, d_model "
+            f"<Model {self.name}: {c.n_layers} layers × {c.n_heads} heads, d_model "
             f"{c.d_model}, d_head {c.d_head}, context {c.n_ctx}, vocabulary {c.d_vocab}, "
             f"positions {c.positions}, weights in {' and '.join(self.weights.dtypes)}>"
         )
@@ -150,38 +188,51 @@ def _biases(weights: Weights) -> set[str]:
     return found
 
 
-def load(source: str | Path, *, mlp: str = "source") -> Model:
+def load(
+    source: Source,
+    *,
+    config: Mapping[str, object] | None = None,
+    tokenizer: object = None,
+    original: nn.Module | None = None,
+    mlp: str = "source",
+) -> Model:
     """Load a model.
 
     Args:
-        source: the name of a checkpoint that ships (see ``otimes.shipped()``) or a folder with
-            ``config.json`` and ``model.safetensors``. A name wins over a folder of that name;
-            write ``./name`` for the folder.
+        source: the name of a checkpoint that ships (see ``otimes.shipped()``), of a model in an
+            installed package (``smollm2-135m``) or of one on the Hub (``org/name``); a folder,
+            native or of Hugging Face; a file (``.safetensors``, ``.gguf``, ``.pt``, llama2.c's
+            ``.bin``); a module of transformers or TransformerLens; a mapping of tensors. A name
+            wins over a folder of that name; write ``./name`` for the folder.
+        config: for tensors alone: the fields of a native ``config.json``, or of a family's config
+            with its ``model_type`` (``gpt2``, ``mingpt``, ``transformer_lens``, …).
+        tokenizer: of transformers or tokenizers, or the path of a ``tokenizer.json``, for sources
+            that bring none.
+        original: for a mapping of tensors: the module that they are the weights of, which maps ids
+            ``[batch, pos]`` to logits.
         mlp: ``source``: paths start at the output of an MLP; ``frozen``: each neuron, at its
             recorded slope, is a component of paths.
 
     Raises:
-        CheckpointError: if it is neither, or the files cannot be used; it says why.
+        CheckpointError: if it is none of these, or cannot be used; it says why.
+        UnsupportedError: a model of a kind that otimes does not read; it says what would be needed.
     """
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | Path | nn.Module | Mapping):
         raise CheckpointError(
-            f"cannot load a {type(source).__name__}: give the name of a shipped checkpoint or a "
-            "folder with config.json and model.safetensors"
+            f"cannot load a {type(source).__name__}: give the name of a shipped checkpoint, a "
+            "folder, a file, a module or a mapping of tensors"
         )
     names = [str(card["name"]) for card in shipped()]
     if isinstance(source, str) and source in names:
         return Model(load_native(folder(source)), mlp=mlp)
-    if not str(source).strip():
+    if isinstance(source, str | Path) and not str(source).strip():
         raise CheckpointError(
             f"the model's name is empty; give a folder or one of {', '.join(names)}"
         )
-    try:
-        there = Path(source).exists()
-    except (OSError, ValueError):  # a name that no file can have
-        there = False
-    if not there:
+    found = load_source(source, config=config, tokenizer=tokenizer, original=original)
+    if found is None:
         raise CheckpointError(
             f"no model {str(source)[:200]!r}: it is no folder here and no checkpoint that ships; "
-            f"those are {', '.join(names)}"
+            f"those are {', '.join(names)} and, in a package, {', '.join(PACKAGED)}"
         )
-    return Model(load_native(source), mlp=mlp)
+    return Model(found, mlp=mlp)

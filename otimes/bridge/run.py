@@ -324,7 +324,7 @@ class Run:
 
     def __repr__(self) -> str:
         batch, length = self.tokens.shape
-        return f"<Run of {self.model.path.name} on {batch} × {length} tokens>"
+        return f"<Run of {self.model.name} on {batch} × {length} tokens>"
 
 
 def _indices(

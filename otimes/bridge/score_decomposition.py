@@ -15,11 +15,20 @@ from otimes.algebra.vocabulary import component_name, head_name
 from otimes.bridge.binding import numbered
 from otimes.bridge.indices import index_of
 from otimes.bridge.run import Run
+from otimes.bridge.trees import AttributionTree
 from otimes.errors import InputError
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.paths import path_logits
-from otimes.numeric.score_sides import LastPart, by_moved, largest_pairs, last_parts, side_model
+from otimes.numeric.score_sides import (
+    LastPart,
+    by_moved,
+    largest_pairs,
+    last_parts,
+    side_model,
+    side_target,
+)
 from otimes.numeric.scores import FrozenReader
+from otimes.numeric.tree import PathTree
 from otimes.results.scores import ScoreAttribution, ScoreShare
 
 ENUMERATION_LIMIT = 4096
@@ -101,12 +110,13 @@ def scores(
     by_kind = _by_kind(last, reader.scale, 0.0 if shift is None else float(_contrast(shift)))
     if not grouped:
         last = [sides[0].paths([at], several=several), sides[1].paths(keys, several=several)]
+    sums = [part.vectors.sum(0) for part in last]
     terms = _largest(last, reader.scale, top)
     if shift is not None:
         terms.append(ScoreShare(_POSITION, _POSITION, _POSITION, by_kind[_POSITION]))
         terms = sorted(terms, key=lambda term: -abs(term.value))[:top]
     return ScoreAttribution(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(run.tokens[sequence].tolist()),
         texts=tuple(map(run.model.tokenizer.token_text, run.tokens[sequence].tolist())),
         head=head_name(asked.head),
@@ -121,7 +131,13 @@ def scores(
         recorded=float(_contrast(recorded)),
         attention=tuple(run.pattern(layer)[sequence, number, at, keys].tolist()),
         frozen=_held_fixed(run, layer),
-    )
+        grow={
+            "query": lambda: sides[0].tree(at, reader.scale * sums[1]),
+            "key": lambda: sides[1].tree(keys[0], reader.scale * sums[0]),
+            **({"minus_key": lambda: sides[1].tree(keys[1], -reader.scale * sums[0])}
+               if minus_key is not None else {}),
+        },
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +158,9 @@ class _Side:
     reader: FrozenReader
     query: bool
     head: int
+
+    def __post_init__(self) -> None:
+        assert len(self.stream.sources) == len(self.model.sources)
 
     def last(self, positions: list[int]) -> _Parts:
         """The sums over all paths that end alike."""
@@ -178,6 +197,12 @@ class _Side:
             [term.order > 0 for term in terms],
             self._read(vectors, positions),
         )
+
+    def tree(self, position: int, other: Float[Tensor, " d_head"]) -> AttributionTree:
+        """The side's paths as a tree, the other side held fixed at its sum, times the scale."""
+        read = self.reader.behind_adjoint(self.query, self.head, other[None, None], [position])
+        target = side_target(self.model, position, read[0, 0])
+        return AttributionTree(self.stream, PathTree(self.model, target))
 
 
 def _held_fixed(run: Run, layer: int) -> tuple[str, ...]:

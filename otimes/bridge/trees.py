@@ -43,6 +43,8 @@ class TreeNode:
 class AttributionTree:
     """All paths of a target (or those that were chosen), as a tree of exact sums.
 
+    The tree of a side of an attention score is the same: of the paths to its queries or keys.
+
     >>> import otimes as ox
     >>> run = ox.load("attn-only-2l").run("The sea was")
     >>> tree = ox.attribute(run, " the").tree()

@@ -3,39 +3,54 @@
 Two sides are compared: the judge (the reference module, which read the file by itself) and the
 engine (path terms evaluated on the canonical weights at the recorded patterns). What is checked is
 in :class:`~otimes.results.Certificate`, how the bounds come about in
-:mod:`otimes.numeric.rounding`.
+:mod:`otimes.bridge.logit_bounds`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from random import Random
 
 import torch
-from torch import Tensor
 
 from otimes.algebra import Logits, PathSum, PathTerm
-from otimes.algebra.vocabulary import component_name
 from otimes.bridge.binding import numbered
+from otimes.bridge.checks import (
+    all_zero,
+    block_check,
+    check_of,
+    not_finite,
+    pattern_check,
+    wrong_outputs,
+)
+from otimes.bridge.checks import score_check as check_scores
+from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.freezing import Frozen
-from otimes.bridge.mlp_outputs import output_errors
+from otimes.bridge.logit_bounds import bound_logits, measure
 from otimes.bridge.run import Run
+from otimes.bridge.term_list import (
+    few,
+    known_terms,
+    missing_and_doubled,
+    named_numbers,
+    names_of_wrong,
+    path_terms,
+)
 from otimes.errors import InputError, UnsupportedError
-from otimes.models.reference import Recording
-from otimes.numeric.diagnosis import wrong_components, wrong_paths
+from otimes.numeric.chosen import Chosen
+from otimes.numeric.identity import PathNumbers, degree, draw_prime, identity_holds
 from otimes.numeric.modular import Plan, exact_difference
-from otimes.numeric.rounding import Carried, Step, carry, recorded_trace, steps, worst_ratio
-from otimes.numeric.scores import cap_error, score_bound, softmax_error, sum_of_terms
-from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace
-from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
+from otimes.numeric.rounding import recorded_trace
+from otimes.numeric.traces import enumerated_trace, order_trace
+from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck, Identity
 
 ENUMERATION_LIMIT = 4096
 """More paths than this are added up by order."""
 
-_PAIR_LIMIT = 10_000
-_NAMED = 3
+FULL_LIMIT = 10**9
+"""Where all logits take more multiplications than this, named targets are checked."""
+
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # a bound above this share of the largest logit says nothing
 _VACUOUS = {torch.float64: 1e-6, torch.float32: 1e-2}
@@ -47,6 +62,9 @@ def verify(
     dtype: str | torch.dtype = "float64",
     exact: bool = False,
     terms: Iterable[PathTerm] | PathSum | Logits | None = None,
+    targets: Iterable[tuple[int, int]] | None = None,
+    primes: int = 2,
+    seed: int = 0,
     enumeration_limit: int = ENUMERATION_LIMIT,
 ) -> Certificate:
     """Check that the path terms add up to the model's logits, within a rigorous bound.
@@ -58,6 +76,11 @@ def verify(
             to 8 tokens.
         terms: the terms to add up, instead of all terms of the model's expansion: are these all,
             each once?
+        targets: (position, token id) pairs whose logits are checked, in every sequence; a position
+            may count from the end. By default all logits, and the 10 largest at the last position
+            where that would take more than ``FULL_LIMIT`` multiplications or say nothing.
+        primes: modulo so many random primes the identity is checked; 0 leaves it out.
+        seed: of the random primes and labels.
         enumeration_limit: with more paths than this, they are added up grouped by order.
 
     Returns:
@@ -65,96 +88,77 @@ def verify(
 
     Raises:
         UnsupportedError: for another dtype.
-        InputError: for terms that are none.
+        InputError: for terms that are none, targets out of range, or a negative number of primes.
         LimitError: for an exact verification that would take too long; it says how long.
     """
-    number = _DTYPES.get(str(dtype).removeprefix("torch."))
-    if number is None:
-        raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
+    number = _number(dtype)
+    if primes < 0:
+        raise InputError(f"the number of primes is at least 0, not {primes}")
+    asked = None if targets is None else chosen_targets(run, targets)
     paths = run.model.architecture.logits.expand()
     enumerated = terms is not None or paths.count <= enumeration_limit
-    added = list(paths.depth_first() if terms is None else _terms(terms)) if enumerated else []
-    recording = run.recording(number)
-    overflow = _not_finite(run, recording)
+    added = list(paths.depth_first() if terms is None else path_terms(terms)) if enumerated else []
+    recording, names = run.recording(number), _step_names(run)
+    overflow = not_finite(recording, names)
     # what an exact verification would take is said before any work
     count = len(added) if enumerated else paths.count
     planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
-    reasons, named = list[str](), list[str]()
+    # terms add up before a soft-cap
+    model, recorded = frozen.model, recording.uncapped_logits
+    default = Chosen.largest(recorded, LARGEST)
+    large = recorded.numel() * model.W_U.shape[0] > FULL_LIMIT
+    chosen = (default if asked is None else asked) if large else None
+    named = list[str]()
     if enumerated:
-        added = _known(added, run, named)
-        engine = enumerated_trace(frozen.model, map(numbered, added))
-        named += _missing_and_doubled(added, paths)
+        added = known_terms(added, run, named)
+        engine = enumerated_trace(model, map(numbered, added), chosen)
+        named += missing_and_doubled(added, paths)
     else:
-        engine = order_trace(frozen.model, paths.count)
+        engine = order_trace(model, paths.count, chosen)
 
-    judge = recorded_trace(recording.streams, recording.uncapped_logits)
-    judge_steps, engine_steps = steps(frozen.model, judge), steps(frozen.model, engine.trace)
-    sides = (
-        carry(frozen.model, judge_steps),
-        carry(frozen.model, engine_steps, any_order=True),
-    )
-    names = _step_names(run)
-    blocks = tuple(map(_block_check, names, judge_steps))
-    written = tuple(map(_block_check, names, engine_steps))
+    judge = recorded_trace(recording.streams, recorded, chosen)
+    sides = measure(model, judge, engine.trace)
+    blocks = tuple(map(block_check, names, sides.judge))
+    written = tuple(map(block_check, names, sides.engine))
+    reasons = [_block_reason(check) for check in blocks if not check.holds]
     reasons += [
-        f"block {check.block}: the model's output is not its input plus the components at the "
-        f"weights, biases and patterns that were frozen (off by {check.max_abs_error:.2e}, "
-        f"rounding explains {check.bound:.2e})"
-        for check in blocks
-        if not check.holds
-    ]
-    reasons += [
-        f"terms of {check.block}: they are not what their matrices give (off by "
-        f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
-        + ("" if overflow else _names_of_wrong(place, added, run, frozen, engine))
+        _terms_reason(check)
+        + ("" if overflow else names_of_wrong(place, added, run, frozen, engine))
         for place, check in enumerate(written)
         if not check.holds
     ]
-    reasons += _wrong_outputs(run, frozen, recording)
-    scores, pairs, wrong = _scores(run, frozen, engine, sides, recording)
-    if not scores.holds:
-        reasons.append(
-            f"scores of {_few(wrong)}: the score terms do not add up to the recorded scores (off "
-            f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
-        )
+    reasons += wrong_outputs(run, frozen, recording)
+    scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
+    reasons += [] if scores.holds else [_score_reason(scores, wrong)]
     if not torch.equal(recording.positions, run.positions):
         reasons.append("position ids: the model's are not those of the real tokens, from 0")
-    patterns, wrong = _patterns(run, recording)
-    if not patterns.holds:
-        reasons.append(
-            f"patterns of {_few(wrong)}: they are not the softmax of the recorded scores over the "
-            f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
-            f"{patterns.bound:.2e})"
-        )
-    total, uncertainty = (engine.trace.logits - recording.uncapped_logits).rounded()
-    bound = sides[0].logits + sides[1].logits + uncertainty
-    logits = _check(total.abs(), bound)
-    largest = float(recording.uncapped_logits.abs().max().nan_to_num(torch.inf))
-    if not logits.holds:
-        reasons.append(
-            f"logits: the sum over paths differs from the model's logits by "
-            f"{logits.max_abs_error:.2e}, bound {logits.bound:.2e}"
-        )
-    if not (logits.bound <= _VACUOUS[number] * largest or _all_zero(logits, largest)):
-        reasons.append(
-            f"the bound {logits.bound:.2e} says nothing: it is above {_VACUOUS[number]:g} of the "
-            f"largest logit ({largest:.3g})"
-        )
+    patterns, wrong = pattern_check(run, recording)
+    reasons += [] if patterns.holds else [_pattern_reason(patterns, wrong)]
+    largest = float(recorded.abs().max().nan_to_num(torch.inf))
+    found = bound_logits(
+        model, (judge, engine.trace), sides, asked, default, _VACUOUS[number] * largest
+    )
+    logits = check_of(found.error, found.bound)
+    measured = None if found.measured is None else check_of(*found.measured)
+    reasons += _logit_reasons(logits, measured, largest, _VACUOUS[number])
     # where the judge overflows all numbers are wrong, and one reason says it
     reasons = [*named, *(overflow or reasons), *_audit(run, frozen)]
+    identity = None
+    if primes and not overflow:
+        identity = _identity(run, frozen, added if enumerated else None, primes, seed)
+        reasons += [] if identity.holds else [_identity_reason(identity)]
     exact_check = None if planned is None else _exact(run, added if enumerated else None, planned)
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
-    config, (batch, length) = run.model.config, run.tokens.shape
     return Certificate(
-        model=run.model.path.name,
+        model=run.model.name,
         tokens=tuple(tuple(row) for row in run.tokens.tolist()),
         dtype=str(number).removeprefix("torch."),
         paths=paths.count,
         method="enumerated" if enumerated else "by order",
         checked=(
-            f"logits: {batch} × {length} positions × {config.d_vocab} tokens",
+            in_words(recorded, found.chosen, default),
             f"scores: {sum(run.model.architecture.heads)} heads, {pairs:,} score terms"
             + (" (grouped)" if not enumerated else ""),
             f"parameters: {len(run.model.weights.names())} tensors, each used once",
@@ -164,46 +168,23 @@ def verify(
         scores=scores,
         patterns=patterns,
         logits=logits,
+        analysis=found.analysis,
+        measured=measured,
         largest_logit=largest,
         vacuous_above=_VACUOUS[number],
         frozen=run.held_fixed,
         unused_parameters=run.model.weights.unused,
+        identity=identity,
         exact=exact_check,
         reasons=tuple(reasons),
     )
 
 
-def _check(error: Tensor, bound: Tensor) -> Check:
-    """Compare element by element; what exceeds its bound most is what is reported."""
-    if worst_ratio(error, bound) <= 1:
-        return Check(float(error.max()), float(bound.max()), holds=True)
-    place = int((error / bound).nan_to_num(torch.inf).argmax())
-    shown = (value.flatten()[place].nan_to_num(torch.inf) for value in (error, bound))
-    return Check(*map(float, shown), holds=False)
-
-
-def _all_zero(logits: Check, largest: float) -> bool:
-    """Whether all logits of both sides are 0, where a bound cannot be a share of the largest."""
-    return logits.holds and logits.max_abs_error == largest == 0
-
-
-def _not_finite(run: Run, recording: Recording) -> list[str]:
-    """Where the judge's forward pass left the range of its numbers, at first."""
-    places = list[tuple[str, Tensor]]()
-    of_block = {block: layer for layer, block in enumerate(run.frozen().attention)}
-    for number, (name, stream) in enumerate(
-        zip(_step_names(run)[:-1], recording.streams, strict=True), start=-1
-    ):
-        if number in of_block:
-            layer = of_block[number]
-            places.append((f"scores of layer {layer}", recording.scores[layer]))
-        places.append((f"block {name}", stream))
-    places.append(("block unembed", recording.uncapped_logits))
-    for name, values in places:
-        if not bool(torch.isfinite(values).all()):
-            kind = str(values.dtype).removeprefix("torch.")
-            return [f"{name}: the model's forward pass overflows in {kind}: nothing can be checked"]
-    return []
+def _number(dtype: str | torch.dtype) -> torch.dtype:
+    found = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
+    return found
 
 
 def _step_names(run: Run) -> list[str]:
@@ -219,153 +200,59 @@ def _step_names(run: Run) -> list[str]:
     return [*names, "unembed"]
 
 
-def _block_check(name: str, step: Step) -> BlockCheck:
-    check = _check((step.deviation.abs() - step.uncertainty).clamp(min=0), step.bound)
-    return BlockCheck(check.max_abs_error, check.bound, check.holds, name)
+def _block_reason(check: BlockCheck) -> str:
+    return (
+        f"block {check.block}: the model's output is not its input plus the components at the "
+        f"weights, biases and patterns that were frozen (off by {check.max_abs_error:.2e}, "
+        f"rounding explains {check.bound:.2e})"
+    )
 
 
-def _known(added: Sequence[PathTerm], run: Run, reasons: list[str]) -> list[PathTerm]:
-    """The terms that are paths of this model; others are named and left out."""
-    whole = run.model.architecture.logits.expand()
-    strange = [term.path for term in added if not whole.contains(term)]
-    if strange:
-        reasons.append(f"terms that this model does not have: {_few(strange)}")
-    return [term for term in added if whole.contains(term)]
+def _terms_reason(check: BlockCheck) -> str:
+    return (
+        f"terms of {check.block}: they are not what their matrices give (off by "
+        f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
+    )
 
 
-def _missing_and_doubled(added: Sequence[PathTerm], paths: PathSum) -> list[str]:
-    counted, reasons = Counter(added), list[str]()
-    doubled = [term.path for term, times in counted.items() if times > 1]
-    if doubled:
-        reasons.append(f"terms that were added more than once: {_few(doubled)}")
-    missing = paths.count - len(counted)
-    if missing:
-        named = islice((term.path for term in paths if term not in counted), _NAMED + 1)
-        reasons.append(f"{missing:,} of {paths.count:,} terms are missing: {_few(list(named))}")
+def _score_reason(scores: Check, wrong: Sequence[str]) -> str:
+    return (
+        f"scores of {few(wrong)}: the score terms do not add up to the recorded scores (off "
+        f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
+    )
+
+
+def _pattern_reason(patterns: Check, wrong: Sequence[str]) -> str:
+    return (
+        f"patterns of {few(wrong)}: they are not the softmax of the recorded scores over the "
+        f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
+        f"{patterns.bound:.2e})"
+    )
+
+
+def _identity_reason(identity: Identity) -> str:
+    return (
+        "identity: the forward recursion and the sum over labelled paths differ modulo "
+        f"{identity.primes[-1]}"
+    )
+
+
+def _logit_reasons(
+    logits: Check, measured: Check | None, largest: float, vacuous: float
+) -> list[str]:
+    reasons = list[str]()
+    failed = [check for check in (logits, measured) if check is not None and not check.holds]
+    if failed:
+        reasons.append(
+            f"logits: the sum over paths differs from the model's logits by "
+            f"{failed[0].max_abs_error:.2e}, bound {failed[0].bound:.2e}"
+        )
+    if not (logits.bound <= vacuous * largest or all_zero(logits, largest)):
+        reasons.append(
+            f"the bound {logits.bound:.2e} says nothing: it is above {vacuous:g} of the "
+            f"largest logit ({largest:.3g})"
+        )
     return reasons
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-
-
-def _names_of_wrong(
-    step: int, added: Sequence[PathTerm], run: Run, frozen: Frozen, engine: PathTrace
-) -> str:
-    """The terms of a step that are wrong; its heads where terms are grouped by order."""
-    if added:
-        named = {numbered(term): term.path for term in added}
-        wrong = islice(wrong_paths(frozen.model, map(numbered, added), step), _NAMED + 1)
-        found = [named[path] for path in wrong]
-    elif 0 < step <= frozen.model.depth:
-        stream = engine.trace.streams[step - 1].high.to(frozen.model.dtype)
-        wrong = wrong_components(frozen.model, step - 1, stream)
-        grid = run.model.architecture.language.grid
-        found = [component_name(grid.component(step - 1, index)) for index in wrong]
-    else:
-        found = []
-    return f": {_few(found)}" if found else ""
-
-
-def _scores(
-    run: Run,
-    frozen: Frozen,
-    engine: PathTrace,
-    sides: tuple[Carried, Carried],
-    recording: Recording,
-) -> tuple[Check, int, list[str]]:
-    """The worst head's check, the number of score terms, and the heads whose check fails."""
-    worst, pairs, wrong = Check(0.0, 0.0, holds=True), 0, list[str]()
-    for layer, (block, reader) in enumerate(zip(frozen.attention, frozen.readers, strict=True)):
-        parts, magnitude = engine.parts[block], engine.trace.magnitudes[block]
-        if len(parts) ** 2 > _PAIR_LIMIT and not engine.by_order:
-            parts = _grouped(engine, block)  # by the last block that wrote: still all paths
-        if not parts:  # all terms that could stand here are missing: their sum is 0
-            parts = (torch.zeros_like(recording.streams[block]),)
-        distance = sides[0].streams[block] + sides[1].streams[block]
-        for head in range(run.model.config.n_heads):
-            value, count = sum_of_terms(reader, head, parts)
-            bound = score_bound(
-                reader,
-                head,
-                count + len(engine.parts[block]),
-                value.dtype,
-                recording.streams[block].double().abs(),
-                magnitude,
-                distance,
-            )
-            error = (recording.scores[layer][:, head].double() - value.double()).abs()
-            check = _check(error, bound)
-            wrong += [] if check.holds else [f"{layer}.{head}"]
-            worst, pairs = _worse(worst, check), pairs + count
-    return worst, pairs, wrong
-
-
-def _wrong_outputs(run: Run, frozen: Frozen, recording: Recording) -> list[str]:
-    """The MLPs whose recorded outputs, which are sources, are not what their weights give."""
-    found = list[str]()
-    for layer, error, bound in output_errors(run, frozen, recording):
-        check = _check(error, bound)
-        if not check.holds:
-            found.append(
-                f"source mlp{layer}: the recorded output is not what the MLP's weights give (off "
-                f"by {check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
-            )
-    return found
-
-
-def _patterns(run: Run, recording: Recording) -> tuple[Check, list[str]]:
-    """Are the patterns the softmax of the scores over what may be attended to? And whose not.
-
-    Where scores have a soft-cap, it is the softmax of the capped ones, and these are checked too.
-    """
-    cap = run.model.config.attention_softcap
-    worst, wrong = Check(0.0, 0.0, holds=True), list[str]()
-    for layer, (scores, capped, pattern) in enumerate(
-        zip(recording.scores, recording.capped_scores, recording.patterns, strict=True)
-    ):
-        allowed = run.attended(layer)
-        for head in range(pattern.shape[1]):
-            error, bound = softmax_error(capped[:, head], pattern[:, head], allowed)
-            check = _check(error, bound)
-            if cap is not None:
-                check = _worse(check, _check(*cap_error(scores[:, head], capped[:, head], cap)))
-            wrong += [] if check.holds else [f"{layer}.{head}"]
-            worst = _worse(worst, check)
-    return worst, wrong
-
-
-def _worse(one: Check, other: Check) -> Check:
-    """Two checks as one: the worse of two that fail, the largest of both numbers if they hold."""
-    if one.holds and other.holds:
-        error = max(one.max_abs_error, other.max_abs_error)
-        return Check(error, max(one.bound, other.bound), holds=True)
-    failed = [check for check in (one, other) if not check.holds]
-    return max(failed, key=lambda check: check.max_abs_error)
-
-
-def _terms(terms: Iterable[PathTerm] | PathSum | Logits) -> list[PathTerm]:
-    if isinstance(terms, Logits):
-        terms = terms.expand()
-    found = list[PathTerm]()
-    for term in terms if isinstance(terms, Iterable) else [terms]:
-        if not isinstance(term, PathTerm):
-            raise InputError(
-                f"terms are those of an expansion, such as paths['0.7 > 1.4'], not {term!r:.60}"
-            )
-        found.append(term)
-    return found
-
-
-def _grouped(engine: PathTrace, block: int) -> tuple[Tensor, ...]:
-    """The paths before a block, added up by the block that wrote them last."""
-    groups, start, parts = list[Tensor](), 0, engine.parts[block]
-    for earlier in range(block + 1):
-        fresh = parts[start : len(engine.parts[earlier])]
-        start = len(engine.parts[earlier])
-        if fresh:
-            groups.append(torch.stack([part.expand_as(fresh[0]) for part in fresh]).sum(0))
-    return tuple(groups)
 
 
 def _audit(run: Run, frozen: Frozen) -> list[str]:
@@ -374,7 +261,23 @@ def _audit(run: Run, frozen: Frozen) -> list[str]:
     wrong = sorted(
         name for name in expected | set(frozen.used) if frozen.used[name] != (name in expected)
     )
-    return [f"parameters not used exactly once: {_few(wrong)}"] if wrong else []
+    return [f"parameters not used exactly once: {few(wrong)}"] if wrong else []
+
+
+def _identity(
+    run: Run, frozen: Frozen, added: Sequence[PathTerm] | None, primes: int, seed: int
+) -> Identity:
+    """Compare both sides modulo random primes, up to the first that fails."""
+    random = Random(seed)  # noqa: S311 - nothing is kept secret
+    used, holds = list[int](), True
+    pairs: list[tuple[PathNumbers, PathNumbers]] | None = None
+    if added is not None:
+        names = named_numbers(run, frozen, (term.path for term in added))
+        pairs = list(zip(names, map(numbered, added), strict=True))
+    while holds and len(used) < primes:
+        used.append(draw_prime(frozen.model, random))
+        holds = identity_holds(frozen.model, used[-1], random, pairs)
+    return Identity(holds, tuple(used), degree(frozen.model))
 
 
 def _exact(run: Run, added: Sequence[PathTerm] | None, planned: Plan) -> ExactCheck:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from otimes.cli.options import input_options, json_option, print_json, run_on, terminal
+from otimes.cli.progress import search_progress
 from otimes.cli.tables import check_tables, table_options, write_tables
 from otimes.errors import InputError
 
@@ -98,20 +99,23 @@ def attribute(
         raise InputError("give either --by or --through: what goes through a head overlaps")
     check_tables(csv, parquet)
     run = run_on(model, prompt, tokens)
-    found = bridge.attribute(
-        run,
-        target=target if target_id is None else target_id,
-        minus=minus if minus_id is None else minus_id,
-        position=position,
-        top=top,
-        path=path,
-        order=order,
-        by=by,
-        through=through,
-        sources=sources,
-        causal=causal,
-        seed=seed,
-    )
+    with search_progress() as progress:
+        found = bridge.attribute(
+            run,
+            target=target if target_id is None else target_id,
+            minus=minus if minus_id is None else minus_id,
+            position=position,
+            top=top,
+            path=path,
+            order=order,
+            by=by,
+            through=through,
+            sources=sources,
+            causal=causal,
+            seed=seed,
+            progress=progress,
+            announce=lambda text: click.echo(text, err=True),
+        )
     write_tables(found, csv, parquet)
     if save is not None:
         found.save(save)

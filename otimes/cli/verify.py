@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="What both sides compute in.",
 )
+@click.option(
+    "--primes",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Compare both sides modulo so many random primes.",
+)
 @click.option("--exact", is_flag=True, help="Also in rational arithmetic, up to 8 tokens.")
 @click.option(
     "--top",
@@ -38,6 +45,7 @@ def verify(
     prompt: str | None,
     tokens: str | None,
     dtype: str,
+    primes: int,
     exact: bool,
     top: int,
     as_json: bool,
@@ -53,7 +61,7 @@ def verify(
     from otimes import bridge
 
     run = run_on(model, prompt, tokens)
-    certificate = bridge.verify(run, dtype=dtype, exact=exact)
+    certificate = bridge.verify(run, dtype=dtype, primes=primes, exact=exact)
     if as_json:
         print_json(certificate.to_json())
     else:

@@ -9,6 +9,9 @@ and keys only), on public-domain English:
 ``attn-only-2l-natural`` 2 layers natural text only: the independent evidence
 ======================== ======== ==========================================================
 
+The recipe ``attn-only-4l`` is that of a small model of 4 layers that does not ship: the benchmarks
+search its paths.
+
 Use (CORPORA holds ``sotu``, ``moby_dick``, ``austen`` and ``kjv`` as ``.txt.gz``)::
 
     python -m otimes.models.train run attn-only-2l --seed 0 --corpora CORPORA --work WORK
@@ -82,6 +85,10 @@ RECIPES = {
     "attn-only-2l": Recipe(n_layers=2, repeated_one_in=8, steps=12_000),
     "attn-only-2l-natural": Recipe(
         n_layers=2, repeated_one_in=None, steps=12_000, candidates=16, unembed_scale=0.1
+    ),
+    # for the benchmarks alone: benchmarks/models/attn-only-4l
+    "attn-only-4l": Recipe(
+        n_layers=4, repeated_one_in=8, steps=2_500, batch=8, d_model=64, d_head=16, n_ctx=64
     ),
 }
 

@@ -281,6 +281,8 @@ class FrozenHeads(Branch):
 
     def to(self, dtype: torch.dtype) -> FrozenHeads:
         """The heads with all tensors in ``dtype``."""
+        if self.pattern.dtype == dtype:
+            return self
         return replace(
             self,
             pattern=self.pattern.to(dtype),
@@ -404,6 +406,8 @@ class FrozenNeurons(Branch):
 
     def to(self, dtype: torch.dtype) -> FrozenNeurons:
         """The neurons with all tensors in ``dtype``."""
+        if self.slope.dtype == dtype:
+            return self
         return replace(
             self,
             slope=self.slope.to(dtype),

@@ -21,6 +21,18 @@ from otimes.numeric.frozen import (
     FrozenNeurons,
     Stream,
 )
+from otimes.numeric.magnitudes import (
+    block_magnitude,
+    edge_roundings,
+    gamma,
+    logits_magnitude,
+    logits_roundings,
+    roundings,
+    source_magnitude,
+    underflow,
+    unit_roundoff,
+)
+from otimes.numeric.measured import exact_block, exact_edge, exact_logits, exact_source
 from otimes.numeric.paths import (
     Components,
     PrefixStack,
@@ -28,20 +40,7 @@ from otimes.numeric.paths import (
     boundary_of,
     carried,
 )
-from otimes.numeric.rounding import (
-    block_magnitude,
-    edge_roundings,
-    exact_block,
-    exact_edge,
-    exact_logits,
-    exact_source,
-    gamma,
-    roundings,
-    source_magnitude,
-    underflow,
-    unit_roundoff,
-    worst_ratio,
-)
+from otimes.numeric.rounding import worst_ratio
 
 
 def wrong_paths(
@@ -173,7 +172,7 @@ def _read_out(
         exact = bias.double().expand(model.batch, model.length, -1)
         return Extended.of(exact), torch.full_like(exact, least)
     found, d_model = model.sources[source], model.W_U.shape[0]
-    count = d_model + edge_roundings(model.final, d_model) + 6
+    count = logits_roundings(model)
     if found.joins == "unembed":
         sources, last, size = (found,), zero, zero.high
     else:
@@ -182,5 +181,6 @@ def _read_out(
             last = exact_edge(block.skip, last)
             size = block.skip.to(torch.float64).absolute().apply(size)
             count += edge_roundings(block.skip, d_model)
-    exact, size = exact_logits(replace(model, sources=sources, b_U=None), last, size)
-    return exact, gamma(count, unit_roundoff(model.dtype)) * size + least
+    sparse = replace(model, sources=sources, b_U=None)
+    size = logits_magnitude(sparse, size)
+    return exact_logits(sparse, last), gamma(count, unit_roundoff(model.dtype)) * size + least

@@ -12,7 +12,7 @@ narrow more often than their level says where the draws are few.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -85,7 +85,8 @@ class SignedEnergies:
             raise ValueError(f"an estimate needs at least one draw, not {draws}")
         self.tree = tree
         self.seed = seed
-        model = tree.model.to(dtype)
+        # streams stop before the unembedding: no copy of it in another dtype
+        model = replace(tree.model, W_U=tree.model.W_U[:, :0], b_U=None).to(dtype)
         self.signs = Signs.draw(model, draws, seed, dtype)
         self.prefixes: Prefixes = prefixes(
             model, tree.transitions, self.signs, budget, keep=not root_alone

@@ -14,6 +14,7 @@ their effect need not take absolute values through the layers.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -87,9 +88,13 @@ class Extended:
         high, low = two_sum(high, low)
         return Extended(high, low, (missed + operands) * SAFETY + UNDERFLOW)
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> Extended:
+        """The same numbers in another shape or order: ``change`` of each of the three tensors."""
+        return Extended(change(self.high), change(self.low), change(self.error))
+
     def expand_as(self, other: Tensor) -> Extended:
         """The same numbers in a larger shape."""
-        return Extended(*(part.expand_as(other) for part in (self.high, self.low, self.error)))
+        return self.each(lambda part: part.expand_as(other))
 
     def sum(self, dim: int) -> Extended:
         """The sum over one dimension."""

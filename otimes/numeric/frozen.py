@@ -259,6 +259,10 @@ class FrozenModel:
     def _multiplied(self, value: Tensor) -> Tensor:
         return value if self.multiplier == 1 else value * self.multiplier
 
+    def reduced(self, stream: Stream) -> Stream:
+        """A stream as later blocks may read it: as it is; residues are reduced."""
+        return stream
+
     def to(self, dtype: torch.dtype) -> FrozenModel:
         """The model with all tensors in ``dtype``."""
         return replace(

@@ -1,11 +1,12 @@
 """Exact arithmetic on the frozen network, through residues modulo primes.
 
-Every float is a dyadic rational, so with the patterns fixed all values of the network are integers
-over a power of two. They are computed modulo many primes, each with float64 matrix products that
-have no rounding error (inner size times prime squared is below 2^53). The difference of two such
-values, times that power of two, is an integer whose size is bounded beforehand; it is zero if it
-is zero modulo primes whose product exceeds the bound, and can be reconstructed if it is not
-(Chinese remainder theorem).
+Every float is a dyadic rational, and a norm that centres takes the mean of ``d = d_model`` numbers,
+so with the patterns fixed all values of the network are integers over ``2^a d^c``, with ``c`` the
+largest number of centred edges that lie one behind the other. They are computed modulo many primes,
+each with float64 matrix products that have no rounding error (inner size times prime squared is
+below 2^53). The difference of two such values, times that denominator, is an integer whose size is
+bounded beforehand; it is zero if it is zero modulo primes whose product exceeds the bound, and can
+be reconstructed if it is not (Chinese remainder theorem).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from torch import Tensor
 from otimes.numeric.branches import FrozenHeads, FrozenNeurons
 from otimes.numeric.edges import FrozenEdge
 from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.magnitudes import absolute_read, block_magnitude, source_magnitude
+from otimes.numeric.measured import entering
 from otimes.numeric.paths import Components, PrefixStack
-from otimes.numeric.residues import residue_model
-from otimes.numeric.rounding import absolute_read, block_magnitude, entering, source_magnitude
+from otimes.numeric.residues import is_prime, largest_modulus, residue_model
 
 
 def difference_modulo(
@@ -67,11 +69,11 @@ def _logits(
 class Plan:
     """What an exact comparison takes.
 
-    The denominator is ``2^denominator_bits``; ``heads`` is how often a head is applied, over all
-    paths and primes.
+    The denominator is that of all values; ``heads`` is how often a head is applied, over all paths
+    and primes.
     """
 
-    denominator_bits: int
+    denominator: int
     primes: tuple[int, ...]
     multiplications: float
     heads: int
@@ -83,9 +85,7 @@ def plan(model: FrozenModel, count: int) -> Plan:
     Raises:
         OverflowError: if values of the network are not finite in float64.
     """
-    from sympy import prevprime
-
-    size = _Size(model.zeros().double(), 0)
+    size = _Size(model.zeros().double(), _WHOLE)
     for number in range(model.depth + 1):
         if number:
             size = _block_size(model, number - 1, size)
@@ -93,92 +93,120 @@ def plan(model: FrozenModel, count: int) -> Plan:
             if not number:
                 size.magnitude = size.magnitude + source_magnitude(source)
             for part in source.parts:
-                size.cover(_lowest_bit(part.stream) + _edge_bits(part.edge))
+                size.cover(_parts_of(part.stream) * _parts_of_edge(part.edge))
     magnitude = absolute_read(model, size.magnitude)
-    size.lowest += _edge_bits(model.final)
+    size.parts *= _parts_of_edge(model.final)
     for source in model.sources:
         if source.joins == "unembed":
             magnitude = magnitude + abs(model.multiplier) * source_magnitude(source)
             for part in source.parts:
-                size.cover(_lowest_bit(part.stream) + _edge_bits(part.edge))
+                size.cover(_parts_of(part.stream) * _parts_of_edge(part.edge))
     largest = float((magnitude @ model.W_U.double().abs()).max())
-    lowest = size.lowest + _number_bits(model.multiplier) + _lowest_bit(model.W_U)
+    parts = size.parts * _parts_of_number(model.multiplier) * _parts_of(model.W_U)
     if model.b_U is not None:
         largest += float(model.b_U.double().abs().max())
-        lowest = min(lowest, _lowest_bit(model.b_U))
+        parts |= _parts_of(model.b_U)
     if not math.isfinite(largest):
         raise OverflowError("values of the frozen network are beyond the range of float64")
     # largest was computed in floats, with a relative error far below the 2 bits that are spare
-    bits = math.ceil(math.log2(max(largest, 1.0)) + math.log2(count + 1)) + 2 - lowest
+    bits = math.ceil(math.log2(max(largest, 1.0)) + math.log2(count + 1)) + 2
     d_model, d_vocab = model.W_U.shape
-    # the widest sum of products: over the stream, positions, or all components of a branch
-    widths = [branch.size * branch.width for block in model.blocks for branch in block.branches]
-    inner = max([d_model, model.length, *widths])
-    prime, covered, primes = 2 ** ((52 - math.ceil(math.log2(inner))) // 2), 0.0, list[int]()
-    while covered < bits + 1:
-        prime = int(prevprime(prime))
-        primes.append(prime)
-        covered += math.log2(prime) - 1e-9
+    denominator = parts.denominator(d_model)
+    bits += math.ceil(math.log2(denominator))
+    primes = _primes_below(largest_modulus(model), bits + 1)
     places = model.batch * model.length
     d_head = max([0, *(branch.width for block in model.blocks for branch in block.branches)])
     each = places * (2 * d_model * d_head + model.length * d_head)
     every = (float(count) * each + 2 * places * d_model * d_vocab) * len(primes)
-    return Plan(-lowest, tuple(primes), every, count * len(primes))
+    return Plan(denominator, primes, every, count * len(primes))
+
+
+def _primes_below(most: int, bits: int) -> tuple[int, ...]:
+    """The largest primes up to ``most`` whose product has more than so many bits."""
+    covered, primes = 0.0, list[int]()
+    for number in range(most, 1, -1):
+        if covered >= bits:
+            break
+        if is_prime(number):
+            primes.append(number)
+            covered += math.log2(number) - 1e-9
+    return tuple(primes)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Numbers are integers over ``2^bits d_model^means``."""
+
+    bits: int
+    means: int
+
+    def __mul__(self, other: _Parts) -> _Parts:
+        """What products of two numbers are made of."""
+        return _Parts(self.bits + other.bits, self.means + other.means)
+
+    def __or__(self, other: _Parts) -> _Parts:
+        """What sums of two numbers are made of."""
+        return _Parts(max(self.bits, other.bits), max(self.means, other.means))
+
+    def denominator(self, d_model: int) -> int:
+        return 2**self.bits * d_model**self.means
+
+
+_WHOLE = _Parts(0, 0)
 
 
 @dataclass
 class _Size:
-    """A bound on a stream's magnitude, and the exponent e such that 2^e divides its numbers."""
+    """A bound on a stream's magnitude, and what its numbers are made of."""
 
     magnitude: Tensor
-    lowest: int
+    parts: _Parts
 
-    def cover(self, lowest: int) -> None:
-        self.lowest = min(self.lowest, lowest)
+    def cover(self, parts: _Parts) -> None:
+        self.parts |= parts
 
 
 def _block_size(model: FrozenModel, number: int, size: _Size) -> _Size:
     block = model.blocks[number]
-    found = _Size(block_magnitude(model, number, size.magnitude), size.lowest)
-    found.lowest += _edge_bits(block.skip)
+    magnitude = block_magnitude(model, number, size.magnitude)
+    found = _Size(magnitude, size.parts * _parts_of_edge(block.skip))
     for branch in block.branches:
-        read = size.lowest + _edge_bits(branch.reads)
+        read = size.parts * _parts_of_edge(branch.reads)
         if branch.reads.bias is not None:
-            read = min(read, _lowest_bit(branch.reads.bias))
+            read |= _parts_of(branch.reads.bias)
         if isinstance(branch, FrozenHeads):
             inside, bias, moving = branch.W_V, branch.b_V, branch.pattern
         else:
             assert isinstance(branch, FrozenNeurons)
             inside, bias, moving = branch.W_in, branch.b_in, branch.slope
-        value = read + _lowest_bit(inside)
+        value = read * _parts_of(inside)
         if bias is not None:
-            value = min(value, _lowest_bit(bias))
-        value += _lowest_bit(moving) + _lowest_bit(branch.out)
-        found.cover(value + _edge_bits(branch.writes))
+            value |= _parts_of(bias)
+        value = value * _parts_of(moving) * _parts_of(branch.out)
+        found.cover(value * _parts_of_edge(branch.writes))
     return found
 
 
-def _edge_bits(edge: FrozenEdge) -> int:
-    """The exponent that an edge can lower numbers by. A mean divides by ``d_model``."""
-    if edge.centred:
-        raise ValueError("means are no dyadic rationals")
-    bits = _number_bits(edge.multiplier)
-    bits += 0 if edge.scale is None else _lowest_bit(edge.scale)
-    return bits + (0 if edge.gain is None else _lowest_bit(edge.gain))
+def _parts_of_edge(edge: FrozenEdge) -> _Parts:
+    """What an edge multiplies numbers by. A mean divides by ``d_model``."""
+    parts = _parts_of_number(edge.multiplier) * _Parts(0, int(edge.centred))
+    for factor in (edge.scale, edge.gain):
+        parts = parts if factor is None else parts * _parts_of(factor)
+    return parts
 
 
-def _number_bits(number: float) -> int:
-    return _lowest_bit(torch.tensor([number], dtype=torch.float64))
+def _parts_of_number(number: float) -> _Parts:
+    return _parts_of(torch.tensor([number], dtype=torch.float64))
 
 
-def _lowest_bit(value: Tensor) -> int:
-    """The least exponent e such that every entry is an integer times 2^e, or 0 if that is more."""
+def _parts_of(value: Tensor) -> _Parts:
+    """The least power of two that makes every entry an integer."""
     mantissa, exponent = torch.frexp(value.double())
     integer = (mantissa * 2.0**53).long()
     lowest_set = integer & -integer
     trailing = torch.frexp(lowest_set.double()).exponent - 1
     places = torch.where(integer != 0, exponent - 53 + trailing, torch.zeros_like(exponent))
-    return min(0, int(places.min())) if places.numel() else 0
+    return _Parts(max(0, -int(places.min())), 0) if places.numel() else _WHOLE
 
 
 def exact_difference(
@@ -196,7 +224,7 @@ def exact_difference(
         parts = zip(found, lifts, strict=True)
         value = sum(int(residue[place]) * lift for residue, lift in parts)
         # residues are of the difference itself; times the denominator it is an integer
-        value = value * pow(2, chosen.denominator_bits, product) % product
+        value = value * chosen.denominator % product
         value = value - product if value > product // 2 else value
         largest = max(largest, value, key=abs)
-    return Fraction(largest, 2**chosen.denominator_bits)
+    return Fraction(largest, chosen.denominator)

@@ -27,7 +27,7 @@ from otimes.numeric.paths import Components
 from otimes.numeric.prefixes import MEMORY_BUDGET, Reading, direct_sources
 from otimes.numeric.tree import PathTree
 
-Matrix = Float[Tensor, "row column"]
+Matrix = Float[Tensor, "_ _"]
 
 
 class SecondMoments:

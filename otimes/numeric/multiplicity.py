@@ -27,6 +27,7 @@ class Multiplicity:
             for source, start in zip(model.sources, starts, strict=True)
         )
         self.counts = list[list[int]]()
+        self._skip = [skip.tolist() for skip in transitions.skip]
         self._few = list[Tensor]()
         self._alone = list[Tensor]()
         counts = [0] * transitions.states[0]
@@ -59,7 +60,7 @@ class Multiplicity:
         """Counts and direct sources behind a block, without what begins there."""
         later = [0] * (self.transitions.states[block + 1] + 1)
         carried: list[list[int]] = [[] for _ in later]
-        after, skip = self.transitions.after[block], self.transitions.skip[block].tolist()
+        after, skip = self.transitions.after[block], self._skip[block]
         for state, count in enumerate(counts):
             later[skip[state]] += count
             carried[skip[state]] += direct[state]
@@ -96,10 +97,11 @@ class Multiplicity:
         if not components:
             return self.counts[boundary][0] + self.beyond
         accept, behind = {0}, {0}
-        for block, number in reversed(components):
+        # where all paths are meant, every state is the same one
+        for block, number in [] if transitions.trivial else reversed(components):
             while boundary > block + 1:
                 boundary -= 1
-                skip = transitions.skip[boundary].tolist()
+                skip = self._skip[boundary]
                 accept = {state for state, into in enumerate(skip) if into in accept}
             after = transitions.after[block][:, number].tolist()
             behind, boundary = accept, block

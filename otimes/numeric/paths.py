@@ -133,28 +133,39 @@ def order_streams(model: FrozenModel) -> Iterator[Float[Tensor, "order batch pos
     streams = model.written(0)[None]
     yield streams
     for number, block in enumerate(model.blocks):
-        grown, heads = block.skip.apply(streams), block.attention
-        if block.mlp is not None and block.mlp.size:
-            grown = grown + block.mlp.written(block.mlp.moved(streams))
-        grown = grown.clone() if grown is streams else grown
-        grown[0] += model.written(number + 1)
-        constant = None if block.mlp is None else block.mlp.constant()
-        if block.mlp is not None and constant is not None:
-            grown[0] += block.mlp.written(constant)
+        passed, heads, neurons = block.skip.apply(streams), block.attention, block.mlp
+        first = model.written(number + 1)
+        if neurons is not None and neurons.size:
+            passed = passed + neurons.written(neurons.moved(streams))
+            constant = neurons.constant()
+            if constant is not None:
+                first = first + neurons.written(constant)
+        later = streams.new_empty(len(streams) + int(block.heads > 0), *streams.shape[1:])
+        torch.add(passed[0], first, out=later[0])
         if heads is not None and heads.size:
-            grown = torch.cat([grown, torch.zeros_like(grown[:1])])
-            moved = heads.moved(streams)
-            constant = heads.constant()
+            moved, constant = heads.moved(streams), heads.constant()
             if constant is not None:
                 moved[0] += constant
-            grown[1:] += heads.written(moved)
-        streams = grown
+            written = heads.written(moved)
+            # one more head: order k of what was read is order k + 1
+            torch.add(passed[1:], written[:-1], out=later[1:-1])
+            later[-1] = written[-1]
+        else:
+            later[1:] = passed[1:]
+        streams = model.reduced(later)
         yield streams
 
 
 def order_outputs(model: FrozenModel) -> Float[Tensor, "order batch pos d_model"]:
     """What the unembedding reads of all paths of each order, without ``b_U``."""
     *_, streams = order_streams(model)
+    return outputs_of(model, streams)
+
+
+def outputs_of(
+    model: FrozenModel, streams: Float[Tensor, "order batch pos d_model"]
+) -> Float[Tensor, "order batch pos d_model"]:
+    """What the unembedding reads of the last streams of each order."""
     outputs, joined = model.read(streams), model.unembedded()
     if joined is not None:
         outputs = torch.cat([(outputs[0] + model.direction(joined))[None], outputs[1:]])

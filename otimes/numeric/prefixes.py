@@ -3,7 +3,7 @@
 A suffix of a path reads a component through a row over positions and a vector of the component's
 inner space (width ``d_head``, or 1 for a neuron), so one array for each block answers every suffix:
 
-    moved[pos, draw, state, component, width] = A_c X W_V      of the stream X before the block
+    moved[pos, component, width, draw, state] = A_c X W_V      of the stream X before the block
 
 There is one stream for each state of an automaton (one where all paths are meant) and for each draw
 of random signs (one where there are none). With signs ``±1`` on each component and each source, the
@@ -34,7 +34,8 @@ _CHUNK = 2**27
 class Signs:
     """Independent signs ±1 of every component, block by block, and of every source."""
 
-    components: tuple[Float[Tensor, "draw component"], ...]
+    # a tuple's arrays differ in the axes without a name
+    components: tuple[Float[Tensor, "draw _"], ...]
     sources: Float[Tensor, "draw source"]
 
     @staticmethod
@@ -111,7 +112,7 @@ def everything(model: FrozenModel) -> StateTables:
     )
 
 
-def constant_sources(model: FrozenModel, device: torch.device) -> list[Int[Tensor, " component"]]:
+def constant_sources(model: FrozenModel, device: torch.device) -> list[Int[Tensor, " _"]]:
     """For every block the source that is the constant of each component; -1 where there is none."""
     found = [torch.full((block.components,), -1, device=device) for block in model.blocks]
     for number, source in enumerate(model.sources):
@@ -149,10 +150,10 @@ class Prefixes:
     """
 
     transitions: Transitions
-    moved: tuple[tuple[Float[Tensor, "pos draw state component width"], ...], ...]
+    moved: tuple[tuple[Float[Tensor, "pos _ _ draw _"], ...], ...]
     last: Float[Tensor, "draw pos d_model"]
     signs: Signs | None
-    constants: tuple[Int[Tensor, " component"], ...]
+    constants: tuple[Int[Tensor, " _"], ...]
 
     @property
     def draws(self) -> int:
@@ -170,13 +171,16 @@ class Prefixes:
         if len(used):  # a slice is no copy; positions behind the target are never read
             low, high = int(used[0]), int(used[-1]) + 1
             rows, moved = rows[:, low:high], moved[low:high]
-        # [n, pos] x [pos, draw * state * component * width]
-        mixed = (rows @ moved.reshape(len(moved), -1)).reshape(len(rows), *moved.shape[1:])
-        value = torch.einsum("ndscw,ncw->ndsc", mixed, inner)
+        # [n, pos] x [pos, component * width * draw * state]: of all suffixes and draws at once
+        mixed = rows @ moved.reshape(len(moved), -1)
+        mixed = mixed.reshape(*inner.shape, -1)
+        # [n, component, 1, width] x [n, component, width, draw * state]
+        value = (inner[:, :, None] @ mixed)[:, :, 0].unflatten(-1, moved.shape[3:])
         if reading.accept is None:
-            value = value[:, :, 0]
+            value = value[..., 0].transpose(1, 2)
         else:
-            value = (value * reading.accept[:, None, : moved.shape[2]]).sum(2)
+            accept = reading.accept[:, :-1].to(value.dtype)
+            value = torch.einsum("ncds,nsc->ndc", value, accept)
         if reading.constants is not None:
             constants = reading.constants.to(moved.dtype)[:, None]
             value = value + constants * self._constant_signs(reading)
@@ -236,7 +240,7 @@ def prefixes(
     new, length = model.W_U.new_empty, model.length
     moved = tuple(
         tuple(
-            new(length, draws, transitions.states[number], branch.size, branch.width)
+            new(length, branch.size, branch.width, draws, transitions.states[number])
             for branch in block.branches
             if keep
         )
@@ -278,7 +282,7 @@ class _Pass:
                 moved = branch.moved(streams[:, :, None])[:, :, 0]
                 if self.whole.moved[number]:
                     kept = self.whole.moved[number][place]
-                    kept[:, self.chosen] = moved.permute(2, 0, 1, 3, 4)
+                    kept[..., self.chosen, :] = moved.permute(2, 3, 4, 0, 1)
                 later += self._written(number, branch, first, moved)
                 first += branch.size
             streams = self._add_sources(number + 1, later)

@@ -7,6 +7,7 @@ the inner size times the prime squared is below 2^53; after each product the res
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,31 @@ from torch import Tensor
 from otimes.numeric.branches import Branch, FrozenHeads, FrozenNeurons, Moved
 from otimes.numeric.edges import FrozenEdge, Stream
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart
+
+
+def largest_modulus(model: FrozenModel) -> int:
+    """Up to this modulus no product of residues of the model rounds.
+
+    The widest sum of products goes over the stream, over positions, or over all components of a
+    branch; one of its factors may be a sum of two residues.
+    """
+    widths = [branch.size * branch.width for block in model.blocks for branch in block.branches]
+    inner = max([model.W_U.shape[0], model.length, *widths])
+    return math.isqrt(2**52 // inner)
+
+
+def is_prime(number: int) -> bool:
+    """Whether a number below 3,215,031,751 is prime (Miller and Rabin; these bases are enough)."""
+    if number < 11 or number % 2 == 0:
+        return number in (2, 3, 5, 7)
+    twos = ((number - 1) & (1 - number)).bit_length() - 1
+    for base in (2, 3, 5, 7):
+        power = pow(base, (number - 1) >> twos, number)
+        if power in (1, number - 1):
+            continue
+        if all((power := power * power % number) != number - 1 for _ in range(twos - 1)):
+            return False
+    return True
 
 
 def residues(value: Tensor, prime: int) -> Tensor:
@@ -40,7 +66,7 @@ class ResidueEdge(FrozenEdge):
 
     prime: int = 2
 
-    def apply(self, stream: Stream) -> Stream:
+    def apply(self, stream: Float[Tensor, "*rows places d_model"]) -> Stream:
         """``μ (D ⊗ Γ) x`` modulo the prime."""
         if self.centred:
             inverse = pow(stream.shape[-1], -1, self.prime)
@@ -58,9 +84,13 @@ class ResidueEdge(FrozenEdge):
 
 @dataclass(frozen=True)
 class ResidueHeads(FrozenHeads):
-    """Heads in residues."""
+    """Heads in residues.
+
+    ``constant_labels`` multiply what each head adds inside itself, one for each.
+    """
 
     prime: int = 2
+    constant_labels: Float[Tensor, " head"] | None = None
 
     def moved(self, stream: Stream) -> Moved:
         """What every head moves, modulo the prime."""
@@ -73,9 +103,10 @@ class ResidueHeads(FrozenHeads):
         if value is None:
             return None
         sums = torch.remainder(self.pattern.sum(-1).transpose(1, 2), self.prime)
-        return torch.remainder(
+        moved = torch.remainder(
             sums[..., None] * value.repeat_interleave(self.group, dim=0), self.prime
         )
+        return _labelled(moved, self.constant_labels, self.prime)
 
     def value_constant(self) -> Float[Tensor, "kv_head d_head"] | None:
         """``b_V + β W_V`` modulo the prime."""
@@ -101,9 +132,13 @@ class ResidueHeads(FrozenHeads):
 
 @dataclass(frozen=True)
 class ResidueNeurons(FrozenNeurons):
-    """Frozen neurons in residues."""
+    """Frozen neurons in residues.
+
+    ``constant_labels`` multiply what each neuron adds inside itself, one for each.
+    """
 
     prime: int = 2
+    constant_labels: Float[Tensor, " neuron"] | None = None
 
     def moved(self, stream: Stream) -> Moved:
         """What every neuron moves, modulo the prime."""
@@ -113,7 +148,10 @@ class ResidueNeurons(FrozenNeurons):
     def constant(self) -> Moved | None:
         """What every neuron moves of its constant, modulo the prime."""
         value = self.value_constant()
-        return None if value is None else torch.remainder(self.slope * value, self.prime)[..., None]
+        if value is None:
+            return None
+        moved = torch.remainder(self.slope * value, self.prime)[..., None]
+        return _labelled(moved, self.constant_labels, self.prime)
 
     def value_constant(self) -> Float[Tensor, " neuron"] | None:
         """``b_in + β W_in`` modulo the prime."""
@@ -132,6 +170,10 @@ class ResidueNeurons(FrozenNeurons):
     def _write(self, index: int, value: Tensor) -> Stream:
         moved = torch.remainder(self.slope[..., index] * value, self.prime)
         return self.writes.apply(torch.remainder(moved[..., None] * self.W_out[index], self.prime))
+
+
+def _labelled(moved: Moved, labels: Tensor | None, prime: int) -> Moved:
+    return moved if labels is None else torch.remainder(moved * labels[:, None], prime)
 
 
 def _written(branch: Branch, moved: Moved, prime: int) -> Stream:
@@ -155,12 +197,16 @@ class ResidueModel(FrozenModel):
         """What sources add before a block, modulo the prime."""
         return torch.remainder(super().written(entry), self.prime)
 
+    def reduced(self, stream: Stream) -> Stream:
+        """The stream modulo the prime."""
+        return torch.remainder(stream, self.prime)
+
     def forward(self) -> list[Stream]:
         """The streams, modulo the prime."""
         streams = [self.added(0)]
         for number, block in enumerate(self.blocks):
             after = block.apply(streams[-1]) + self.added(number + 1)
-            streams.append(torch.remainder(after, self.prime))
+            streams.append(self.reduced(after))
         return streams
 
     def _multiplied(self, value: Tensor) -> Tensor:

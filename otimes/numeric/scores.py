@@ -26,7 +26,7 @@ from otimes.numeric.edges import IDENTITY, FrozenEdge, row
 from otimes.numeric.extended import SAFETY
 from otimes.numeric.frozen import Stream
 from otimes.numeric.head_spaces import HeadNorm, Rotation
-from otimes.numeric.rounding import gamma, underflow, unit_roundoff
+from otimes.numeric.magnitudes import gamma, underflow, unit_roundoff
 
 _BYTES_AT_ONCE = 2**28
 
@@ -252,13 +252,11 @@ def score_bound(
     d_model, d_head = reader.W_Q.shape[1:]
     unit = unit_roundoff(dtype)
     bound = torch.zeros(())
-    for size, count in (
-        (recorded, 2 * d_model + d_head + reader.roundings + 8),
-        (magnitude, 2 * d_model + d_head + pairs + reader.roundings + 8),
-    ):
-        queries, keys = (reader.magnitude(query, head, size) for query in (True, False))
-        bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
+    queries, keys = (reader.magnitude(query, head, magnitude) for query in (True, False))
+    count = 2 * d_model + d_head + reader.roundings + 8
+    bound = bound + gamma(count + pairs, unit) * (queries @ keys.transpose(-1, -2))
     queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
+    bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
     far_queries, far_keys = (
         reader.distance(query, head, distance) + reader.drift(query, head, recorded + distance)
         for query in (True, False)

@@ -45,8 +45,8 @@ class Norms:
 
     def __init__(self, tree: PathTree) -> None:
         self._norms = [
-            # [pos, draw of 1, state, component, width] -> [state, component]
-            [moved[:, 0].square().sum((0, 3)).sqrt() for moved in branches]
+            # [pos, component, width, draw of 1, state] -> [state, component]
+            [moved[..., 0, :].square().sum((0, 2)).sqrt().T for moved in branches]
             for branches in tree.prefixes.moved
         ]
 

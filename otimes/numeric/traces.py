@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from otimes.numeric.chosen import Chosen, of_bias, unembed
 from otimes.numeric.extended import Extended
 from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.paths import (
@@ -19,8 +20,8 @@ from otimes.numeric.paths import (
     PrefixStack,
     Readout,
     boundary_of,
-    order_outputs,
     order_streams,
+    outputs_of,
 )
 from otimes.numeric.rounding import Trace
 
@@ -49,17 +50,29 @@ class _Adder:
         self.magnitude = self.magnitude + part.double().abs()
 
 
-def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Components]]) -> PathTrace:
-    """Evaluate each path by itself, in the model's dtype, and add them all up."""
+def enumerated_trace(
+    model: FrozenModel, paths: Iterable[tuple[int, Components]], chosen: Chosen | None = None
+) -> PathTrace:
+    """Evaluate each path by itself, in the model's dtype, and add them all up.
+
+    With ``chosen`` these logits alone are read out.
+    """
     like = model.zeros()
     ending: list[list[Stream]] = [[] for _ in range(model.depth + 1)]
     last = _Adder(like)  # what no block reads need not be kept
-    logits = Extended.of(like.new_zeros(model.batch, model.length, model.W_U.shape[1]).double())
-    stack, readout, count = PrefixStack(model), Readout.of(model, None, None), 0
+    nothing = unembed(like, model.W_U, chosen) * 0  # the shape of what is read out
+    logits, stack, count = Extended.of(nothing.double()), PrefixStack(model), 0
+    readout = Readout.of(model, None, None)
     for source, components in paths:
         count += 1
         stream = stack.stream(source, components)
-        logits = logits + readout.logits(stack.output(source, components), model)
+        output = stack.output(source, components)
+        if chosen is None:
+            logits = logits + readout.logits(output, model)
+        elif output is not None:
+            logits = logits + unembed(output, model.W_U, chosen)
+        elif model.b_U is not None:
+            logits = logits + of_bias(model.b_U, chosen)
         if stream is not None and model.sources[source].joins == "stream":
             boundary = boundary_of(model, source, components)
             if boundary == model.depth:
@@ -83,14 +96,19 @@ def enumerated_trace(model: FrozenModel, paths: Iterable[tuple[int, Components]]
         streams.append(adder.total)
         magnitudes.append(adder.magnitude)
     streams[-1], magnitudes[-1] = streams[-1] + last.total, magnitudes[-1] + last.magnitude
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, count)
+    trace = Trace(
+        model.dtype, tuple(streams), tuple(magnitudes), logits, count, alone=True, chosen=chosen
+    )
     return PathTrace(trace, tuple(standing[:-1]), count)
 
 
-def order_trace(model: FrozenModel, count: int) -> PathTrace:
-    """Add up all ``count`` paths grouped by order: one stream for each number of heads."""
-    readout = Readout.of(model, None, None)
+def order_trace(model: FrozenModel, count: int, chosen: Chosen | None = None) -> PathTrace:
+    """Add up all ``count`` paths grouped by order: one stream for each number of heads.
+
+    With ``chosen`` these logits alone are read out.
+    """
     streams, magnitudes, parts = list[Extended](), list[Tensor](), list[tuple[Stream, ...]]()
+    orders = model.zeros()[None]
     for orders in order_streams(model):
         adder = _Adder(orders[0])
         for stream in orders:
@@ -98,11 +116,13 @@ def order_trace(model: FrozenModel, count: int) -> PathTrace:
         streams.append(adder.total)
         magnitudes.append(adder.magnitude)
         parts.append(tuple(orders))
-    outputs = order_outputs(model)
-    logits = Extended.of(readout.logits(outputs[0], model))
+    outputs = outputs_of(model, orders)
+    logits = Extended.of(unembed(outputs[0], model.W_U, chosen))
     for output in outputs[1:]:
-        logits = logits + readout.logits(output, model)
+        logits = logits + unembed(output, model.W_U, chosen)
     if model.b_U is not None:
-        logits = logits + readout.logits(None, model)
-    trace = Trace(model.dtype, tuple(streams), tuple(magnitudes), logits, len(outputs) + 1)
+        logits = logits + of_bias(model.b_U, chosen).expand_as(logits.high)
+    trace = Trace(
+        model.dtype, tuple(streams), tuple(magnitudes), logits, len(outputs) + 1, chosen=chosen
+    )
     return PathTrace(trace, tuple(parts[:-1]), count, by_order=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Integer
 
+from otimes.numeric.batches import Found
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.functionals import Target
 from otimes.numeric.halves import accepted_sum, target_sum
@@ -26,7 +27,7 @@ from otimes.numeric.standing import (
     summed_sources,
 )
 from otimes.numeric.states import StateTables
-from otimes.numeric.suffixes import BUDGET, Found, Walk
+from otimes.numeric.suffixes import BUDGET, Walk
 
 
 @dataclass(frozen=True)

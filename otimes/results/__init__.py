@@ -2,7 +2,7 @@
 
 from otimes.results.attribution import Attribution, AttributionRow, Interval
 from otimes.results.causal import CausalEffect, CausalEffects
-from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck
+from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck, Identity
 from otimes.results.scores import ScoreAttribution, ScoreShare
 from otimes.results.shares import LogitShares, TermShare
 
@@ -15,6 +15,7 @@ __all__ = [
     "Certificate",
     "Check",
     "ExactCheck",
+    "Identity",
     "Interval",
     "LogitShares",
     "ScoreAttribution",

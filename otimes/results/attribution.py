@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from otimes.errors import InputError
+from otimes.results.saved import Saved, read, write
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-FORMAT = "otimes.attribution"
 
 
 @dataclass(frozen=True)
@@ -191,25 +189,16 @@ class Attribution:
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON; :meth:`load` reads it without the model."""
-        fields = {key: value for key, value in vars(self).items() if key != "grow"}
-        saved = {"format": FORMAT, **fields}
-        saved["rows"] = [asdict(row) for row in self.rows]
-        saved["explained"] = None if self.explained is None else asdict(self.explained)
-        text = json.dumps(saved, indent=1, ensure_ascii=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write(path, asdict(replace(self, grow=None)))
 
     @staticmethod
     def load(path: str | Path) -> Attribution:
         """Read what :meth:`save` wrote.
 
         Raises:
-            InputError: if the file is not a saved attribution.
+            InputError: if the file holds no saved attribution.
         """
-        try:
-            return _attribution(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"{path} is no saved attribution: {why}") from error
+        return read(path, "attribution", _attribution)
 
     def plot(self) -> Figure:
         """The rows as signed bars, with the remainder and the total, as a matplotlib figure.
@@ -255,17 +244,42 @@ class Attribution:
         return "\n".join(lines)
 
 
-def _attribution(saved: object) -> Attribution:
-    found = cast("dict[str, Any]", saved if isinstance(saved, dict) else {})
-    if found.pop("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}")
-    explained = found.pop("explained")
-    rows = tuple(_row(row) for row in found.pop("rows"))
-    lists = {name: tuple(found.pop(name)) for name in ("tokens", "pieces", "frozen")}
-    interval = None if explained is None else Interval(**explained)
-    return Attribution(**found, **lists, rows=rows, explained=interval)
+def _attribution(saved: Saved) -> Attribution:
+    explained = saved.optional("explained", dict)
+    return Attribution(
+        model=saved.get("model", str),
+        tokens=saved.integers("tokens"),
+        pieces=saved.texts("pieces"),
+        position=saved.get("position", int),
+        target=saved.get("target", str),
+        target_id=saved.get("target_id", int),
+        minus=saved.optional("minus", str),
+        minus_id=saved.optional("minus_id", int),
+        by=saved.get("by", str),
+        total=saved.number("total"),
+        gap=saved.number("gap"),
+        path=saved.optional("path", str),
+        selected=saved.number("selected"),
+        paths=saved.get("paths", int),
+        rows=tuple(map(_row, saved.objects("rows"))),
+        overlapping=saved.get("overlapping", bool),
+        explained=None if explained is None else _interval(Saved(saved.value["explained"])),
+        method=saved.get("method", str),
+        at=saved.optional("at", str),
+        frozen=saved.texts("frozen"),
+    )
 
 
-def _row(saved: dict[str, Any]) -> AttributionRow:
-    sources = saved.pop("sources")
-    return AttributionRow(**saved, sources=None if sources is None else tuple(sources))
+def _interval(saved: Saved) -> Interval:
+    return Interval(*(saved.number(name) for name in ("value", "low", "high")))
+
+
+def _row(saved: Saved) -> AttributionRow:
+    return AttributionRow(
+        saved.get("key", str),
+        saved.get("count", int),
+        saved.number("value"),
+        saved.optional("order", int),
+        None if saved.value["sources"] is None else saved.numbers("sources"),
+        None if saved.value["causal"] is None else saved.number("causal"),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -45,6 +46,24 @@ class ExactCheck:
 
 
 @dataclass(frozen=True)
+class Identity:
+    """Forward recursion and sum over labelled paths as polynomials, modulo random primes.
+
+    ``degree`` is that of the polynomials in the labels: unequal ones agree modulo one prime with a
+    probability of at most degree / prime.
+    """
+
+    holds: bool
+    primes: tuple[int, ...]
+    degree: int
+
+    @property
+    def false_pass(self) -> float:
+        """At most so likely do polynomials that differ modulo each prime pass nevertheless."""
+        return math.prod(min(1.0, self.degree / prime) for prime in self.primes)
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Whether the sum over paths is the model's own forward pass.
 
@@ -59,11 +78,16 @@ class Certificate:
         terms: the engine's steps: what its path terms wrote against exact components.
         scores: the sums of score terms against the recorded scores before the softmax.
         patterns: the softmax of the recorded scores, masked, against the recorded patterns.
-        logits: the sum over paths against the judge's logits, in logits.
+        logits: the sum over paths against the judge's logits, in logits, where ``checked`` says.
+        analysis: where their bound comes from: ``absolute values`` or the ``adjoint`` of the
+            checked logits (neither depends on what was measured), or ``measured deviations``.
+        measured: all logits against the measured deviations carried through the network, which is
+            tighter; None where that would cost too much.
         largest_logit: the largest absolute logit; a bound above ``vacuous_above`` times this says
             nothing and does not hold.
         frozen: what was held fixed.
         unused_parameters: tensors of the file that the model does not have.
+        identity: the comparison of both sides modulo primes, or None where it was left out.
         exact: the rational verification, or None.
         reasons: why it does not hold; empty when it does.
     """
@@ -79,10 +103,13 @@ class Certificate:
     scores: Check
     patterns: Check
     logits: Check
+    analysis: str
+    measured: Check | None
     largest_logit: float
     vacuous_above: float
     frozen: tuple[str, ...]
     unused_parameters: tuple[str, ...]
+    identity: Identity | None
     exact: ExactCheck | None
     reasons: tuple[str, ...]
 
@@ -93,7 +120,7 @@ class Certificate:
 
     @property
     def max_abs_error(self) -> float:
-        """The largest difference between the sum over paths and the model's logits."""
+        """The largest difference between the sum over paths and the model's checked logits."""
         return self.logits.max_abs_error
 
     @property
@@ -113,12 +140,14 @@ class Certificate:
             "checked": list(self.checked),
             "max_abs_error": self.max_abs_error,
             "bound": self.bound,
+            "analysis": self.analysis,
+            "measured": None if self.measured is None else _pair(self.measured),
             "largest_logit": self.largest_logit,
             "blocks": [_pair(check, block=check.block) for check in self.blocks],
             "terms": [_pair(check, block=check.block) for check in self.terms],
             "scores": _pair(self.scores),
             "patterns": _pair(self.patterns),
-            "identity": None,
+            "identity": None if self.identity is None else _identity(self.identity),
             "source_max_abs_error": None,
             "source_tolerance": None,
             "frozen": list(self.frozen),
@@ -151,6 +180,7 @@ class Certificate:
             ("sum", "scores", self.scores),
             ("judge", "patterns", self.patterns),
             ("sum", "logits", self.logits),
+            *([] if self.measured is None else [("sum", "logits, measured", self.measured)]),
         ]
         return pandas.DataFrame(
             [
@@ -180,8 +210,12 @@ class Certificate:
             _row("scores", self.scores),
             _row("patterns", self.patterns),
             _row("logits", self.logits),
+            *([] if self.measured is None else [_row("logits, measured", self.measured)]),
+            f"bound    on logits by {self.analysis}",
             f"the largest logit is {self.largest_logit:.4g}",
         ]
+        if self.identity is not None:
+            lines.append(f"identity {_identity_in_words(self.identity)}")
         if self.exact is not None:
             lines.append(
                 f"exact    difference {self.exact.difference} over {self.exact.tokens} tokens, "
@@ -206,8 +240,13 @@ def _exact(saved: Saved) -> ExactCheck:
     return ExactCheck(saved.get("difference", str), saved.get("tokens", int))
 
 
+def _saved_identity(saved: Saved) -> Identity:
+    return Identity(saved.get("holds", bool), saved.integers("primes"), saved.get("degree", int))
+
+
 def _certificate(saved: Saved) -> Certificate:
-    exact = saved.value["exact"]
+    exact, identity = saved.value["exact"], saved.value["identity"]
+    measured = saved.value["measured"]
     return Certificate(
         model=saved.get("model", str),
         tokens=tuple(
@@ -223,10 +262,13 @@ def _certificate(saved: Saved) -> Certificate:
         scores=_check(Saved(saved.value["scores"])),
         patterns=_check(Saved(saved.value["patterns"])),
         logits=_check(Saved(saved.value["logits"])),
+        analysis=saved.get("analysis", str),
+        measured=None if measured is None else _check(Saved(measured)),
         largest_logit=saved.number("largest_logit"),
         vacuous_above=saved.number("vacuous_above"),
         frozen=saved.texts("frozen"),
         unused_parameters=saved.texts("unused_parameters"),
+        identity=None if identity is None else _saved_identity(Saved(identity)),
         exact=None if exact is None else _exact(Saved(exact)),
         reasons=saved.texts("reasons"),
     )
@@ -234,6 +276,17 @@ def _certificate(saved: Saved) -> Certificate:
 
 def _pair(check: Check, **more: str) -> dict[str, Any]:
     return {**more, "max_abs_error": check.max_abs_error, "bound": check.bound}
+
+
+def _identity(identity: Identity) -> dict[str, Any]:
+    found = {"holds": identity.holds, "primes": list(identity.primes)}
+    return {**found, "degree": identity.degree, "false_pass": identity.false_pass}
+
+
+def _identity_in_words(identity: Identity) -> str:
+    kind = "holds" if identity.holds else "DOES NOT HOLD"
+    primes = ", ".join(map(str, identity.primes))
+    return f"{kind} modulo {primes}; a false pass is at most {identity.false_pass:.0e} likely"
 
 
 def _row(name: str, check: Check) -> str:

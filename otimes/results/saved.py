@@ -32,6 +32,10 @@ class Saved:
             raise TypeError(f"{name} is {value!r:.40}, not of the type {kind.__name__}")
         return value
 
+    def optional(self, name: str, kind: type[_T]) -> _T | None:
+        """The value of a name, or None where it is null."""
+        return None if self.value[name] is None else self.get(name, kind)
+
     def number(self, name: str) -> float:
         """A number; null stands for one that is not finite."""
         value = self.value[name]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from otimes.errors import InputError
 from otimes.results.saved import Saved, read, write
 
 if TYPE_CHECKING:
@@ -68,6 +70,24 @@ class ScoreAttribution:
     recorded: float
     attention: tuple[float, ...]
     frozen: tuple[str, ...]
+    grow: dict[str, Callable[[], Any]] | None = field(default=None, repr=False, compare=False)
+
+    def tree(self, side: str = "key") -> Any:
+        """The paths of one side, the other held fixed at its sum, as a tree that can be split.
+
+        Args:
+            side: ``query``, ``key`` or ``minus_key``. The query's tree adds up to the score without
+                what positions add to it, and so do those of the key and of the key that is taken
+                away together.
+
+        Raises:
+            InputError: for a side that there is not, or a result that was loaded from a file.
+        """
+        if self.grow is None:
+            raise InputError("a saved score has no run: make it again to grow its trees")
+        if side not in self.grow:
+            raise InputError(f"unknown side {side!r}: this score has {', '.join(self.grow)}")
+        return self.grow[side]()
 
     @property
     def total(self) -> float:
@@ -120,7 +140,9 @@ class ScoreAttribution:
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON; :meth:`load` reads it without the model."""
-        write(path, asdict(self))
+        saved = asdict(replace(self, grow=None))
+        del saved["grow"]
+        write(path, saved)
 
     @staticmethod
     def load(path: str | Path) -> ScoreAttribution:

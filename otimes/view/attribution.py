@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from otimes.results import Attribution, AttributionRow
@@ -43,7 +44,7 @@ def show_attribution(console: Console, found: Attribution) -> None:
     console.print(Text("  values hold at what is frozen; they are no causal effects", style="dim"))
 
 
-def _rows(found: Attribution) -> object:
+def _rows(found: Attribution) -> Table:
     single = bool(found.rows) and found.rows[0].order is not None
     numbers = ["value"] if single else ["paths", "value"]
     if found.at is not None:

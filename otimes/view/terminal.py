@@ -63,11 +63,11 @@ def show_verification(
         )
     )
     numbers = ("logit", "share", "above mean")
-    rows = table("path", "term", *numbers, right=numbers)
+    terms = table("path", "term", *numbers, right=numbers)
     for row in (*shares.shown, shares.rest, shares.total):
         share = f"{row.value / shares.total.value:.1%}" if shares.total.value else "-"
         last = row is shares.total
-        rows.add_row(
+        terms.add_row(
             Text(row.path, style="bold" if last else ""),
             Text(row.term),
             f"{row.value:+.4f}",
@@ -75,7 +75,7 @@ def show_verification(
             f"{row.above_mean:+.4f}",
             end_section=row is shares.rest,
         )
-    console.print(indented(rows))
+    console.print(indented(terms))
 
     console.print(heading("Certificate"))
     checks = table("check", "largest error", "bound", right=("largest error", "bound"))
@@ -86,6 +86,8 @@ def show_verification(
         ("patterns: softmax of scores", certificate.patterns),
         ("logits: sum of terms − model", certificate.logits),
     ]
+    if certificate.measured is not None:
+        rows.append(("the same, by measured deviations", certificate.measured))
     for name, check in rows:
         style = "" if check.holds else "bold red"
         checks.add_row(
@@ -112,6 +114,15 @@ def _show_facts(console: Console, certificate: Certificate) -> None:
         facts.add_row("", "values of paths hold at these patterns; they are no causal effects")
     if certificate.unused_parameters:
         facts.add_row("unused", Text(", ".join(certificate.unused_parameters)))
+    facts.add_row("bound", f"on logits by {certificate.analysis}")
+    identity = certificate.identity
+    if identity is not None:
+        facts.add_row(
+            "identity",
+            f"both sides modulo {', '.join(map(str, identity.primes))}: "
+            f"{'equal' if identity.holds else 'NOT equal'}; polynomials that differ there pass "
+            f"with a probability of at most {identity.false_pass:.0e}",
+        )
     if certificate.exact is not None:
         facts.add_row(
             "exact",

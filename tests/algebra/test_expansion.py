@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otimes.algebra import Architecture, PathSum, PathTerm
+from otimes.algebra import Architecture, PathSum, PathTerm, Product
 from otimes.algebra.expansion import DEFAULT_LIMIT
 from otimes.errors import LimitError, NotationError, UnknownComponentError
 
@@ -182,8 +182,9 @@ def test_the_limit_of_terms() -> None:
 
 
 def test_iteration_takes_constant_memory() -> None:
+    paths = Architecture(12, 12).logits.expand().order(5)
+
     def peak(number: int) -> int:
-        paths = Architecture(12, 12).logits.expand()
         tracemalloc.start()
         for term in islice(paths, number):
             term.path  # noqa: B018
@@ -191,8 +192,49 @@ def test_iteration_takes_constant_memory() -> None:
         tracemalloc.stop()
         return most
 
-    peak(100)
-    assert peak(20_000) < peak(2000) + 50_000
+    peak(2000)  # the symbols of all heads are made once
+    few, many = peak(2000), peak(50_000)
+
+    assert many < few + 50_000
+
+
+SPELT = {
+    "plain": Architecture(3, 2),
+    "different layers": Architecture(3, (3, 2, 4), positions="learned", token_types=True),
+    "biases": Architecture(3, 2, biases=True),
+    "parallel neurons": Architecture(2, 2, mlp="frozen", neurons=2, parallel=True),
+    "multiplied logits": Architecture(3, 2, multipliers={"logits", "embed"}),
+    "pre-norm": Architecture(2, 2, norm="layer", biases=True),
+    "post-norm": Architecture(2, 2, norm="rms", norm_placement="post"),
+}
+
+
+@pytest.mark.parametrize("where", ["..", "order=2 | 1.* > 2.0", "(0.0 > 1.0 | 0.1 > 1.1) > .."])
+@pytest.mark.parametrize("name", SPELT)
+def test_words_made_while_iterating_are_those_of_the_path_alone(name: str, where: str) -> None:
+    arch = SPELT[name]
+    terms = list(arch.logits.expand().where(where if arch.layers > 2 else ".. > 1.1"))
+
+    assert terms
+    for term in terms:
+        alone = PathTerm(arch, term.source, term.components)
+        for found, expected in ((term.pattern, alone.pattern), (term.weight, alone.weight)):
+            assert found == expected
+            assert hash(found) == hash(expected)
+            assert found.type == expected.type
+            if isinstance(found, Product):
+                built = Product(*found.args)
+                assert (found, found.type, found.depth) == (built, built.type, built.depth)
+
+
+def test_a_word_is_immutable() -> None:
+    term = list(Architecture(2, 2).logits.expand())[-1]
+
+    assert isinstance(term.weight, Product)
+    with pytest.raises(AttributeError, match="Product is immutable; 'args' cannot be set"):
+        term.weight.args = ()
+    with pytest.raises(AttributeError, match="Product is immutable; 'type' cannot be deleted"):
+        del term.weight.type
 
 
 # literal paths --------------------------------------------------------------------------------

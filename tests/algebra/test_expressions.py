@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -188,3 +189,22 @@ def test_symbols_are_named_as_they_print() -> None:
 
     assert expr.symbols == {"A[1.4]": pattern("A", label="1.4"), "W_O": OUT, "W_V": IN}
     assert expr.factors == (pattern("A", label="1.4"), OUT, IN)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pattern(cast("Any", 3)), "the name of a factor is a text such as 'W', not 3"),
+        (lambda: pattern("A", label=cast("Any", 3)), "the label of a factor is a text .*, not 3"),
+        (
+            lambda: weight("W", cast("Any", 3), cast("Any", 4)),
+            "the spaces of W are names such as 'd_model', not 3; sizes are given where",
+        ),
+        (lambda: weight("W", "d_model", ""), "the spaces of W are names .*, not ''"),
+        (lambda: vector("t", "pos", cast("Any", None)), "the spaces of t are names .*, not None"),
+        (lambda: pattern(cast("Any", ["A"])), r"the name of a factor is a text .*, not \['A'\]"),
+    ],
+)
+def test_what_names_nothing_is_refused_in_words(make: Callable[[], Factor], message: str) -> None:
+    with pytest.raises(TypeMismatchError, match=message):
+        make()

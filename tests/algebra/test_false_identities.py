@@ -121,12 +121,13 @@ def test_an_identity_of_small_matrices_is_not_one_of_maps(left: Expr, right: Exp
 def test_what_would_take_too_large_matrices_is_not_said_to_hold() -> None:
     u, v = weight("u", "1", "d_model"), weight("v", "d_model", "1")
     scalar = Product(u, v)
+    left = tensor(Product(*[A] * 80), scalar, weight("W", "vocab", "vocab"))
+    right = tensor(Product(*[A] * 80), scalar.T, weight("W", "vocab", "vocab"))
 
     with pytest.raises(LimitError, match="is not decided: they agree on small matrices"):
-        equivalent(
-            tensor(Product(*[A] * 80), scalar, weight("W", "vocab", "vocab")),
-            tensor(Product(*[A] * 80), scalar.T, weight("W", "vocab", "vocab")),
-        )
+        equivalent(left, right)
+    with pytest.raises(LimitError, match=r"step 2 of 3 is not decided: whether .* they agree on"):
+        check_derivation([left, left, right, left])
 
 
 def test_measures_say_that_they_were_compared_on_draws() -> None:

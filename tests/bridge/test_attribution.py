@@ -96,6 +96,20 @@ def test_a_search_finds_the_same(run: ox.Run, values: dict[str, float]) -> None:
     close(found.total, math.fsum(values.values()), 1e-11)
 
 
+def test_exact_energies_prove_the_largest(run: ox.Run, values: dict[str, float]) -> None:
+    """Some leaves are never split: none of their paths can be as large."""
+    found = attribute(run, top=2, enumeration_limit=0, guide="exact")
+
+    largest = sorted(values, key=lambda path: -abs(values[path]))[:2]
+    assert [row.key for row in found.rows] == largest
+    assert "by exact path energy" in found.method
+    assert found.method.endswith("splits; complete")
+    assert found.explained is not None
+    energy = sum(values[path] ** 2 for path in largest) / sum(v**2 for v in values.values())
+    assert found.explained.exact
+    assert found.explained.value == pytest.approx(energy)
+
+
 def grouped(values: dict[str, float], by: str) -> dict[str, list[float]]:
     found = defaultdict[str, list[float]](list)
     for path, value in values.items():
@@ -257,6 +271,7 @@ def test_targets(run: ox.Run) -> None:
         ({"by": "layer"}, r"unknown grouping 'layer': by is one of path, order"),
         ({"through": "neuron"}, r"through is head or edge, not 'neuron'"),
         ({"through": "head", "by": "order"}, r"give either by or through"),
+        ({"guide": "luck"}, r"guide is energy or exact, not 'luck'"),
         ({"causal": "both"}, r"causal is output or input"),
         ({"sources": True, "by": "order"}, r"sources and causal are of single paths"),
         ({"top": 0}, r"top is 1 or more, not 0"),
@@ -277,7 +292,7 @@ def test_a_path_that_is_none_of_this_model(run: ox.Run) -> None:
 
 def test_a_search_beyond_the_memory_budget(run: ox.Run) -> None:
     with pytest.raises(LimitError, match="take fewer draws= or a shorter input"):
-        ox.attribute(run, 1, enumeration_limit=0, draws=3_000_000)
+        ox.attribute(run, 1, enumeration_limit=0, draws=10**7)
 
 
 def test_padding_is_not_explained(made: Checkpoint) -> None:

@@ -42,6 +42,8 @@ def bound(tmp_path: Path) -> tuple[Run, Checkpoint]:
         (weight("W_Q", "d_head", "d_model", label="1.3"), lambda w: w["blocks.1.attn.W_Q"][3].T),
         (weight("W_K", "d_head", "d_model", label="1.3"), lambda w: w["blocks.1.attn.W_K"][1].T),
         (weight("W_V", "d_head", "d_model", label="0.1"), lambda w: w["blocks.0.attn.W_V"][0].T),
+        (weight("W_K", "d_head", "d_model", label="1.kv1"), lambda w: w["blocks.1.attn.W_K"][1].T),
+        (weight("W_V", "d_head", "d_model", label="0.kv0"), lambda w: w["blocks.0.attn.W_V"][0].T),
         (weight("W_O", "d_model", "d_head", label="0.2"), lambda w: w["blocks.0.attn.W_O"][2].T),
         (weight("b_Q", "d_head", "1", label="0.3"), lambda w: w["blocks.0.attn.b_Q"][3][:, None]),
         (weight("b_K", "d_head", "1", label="0.3"), lambda w: w["blocks.0.attn.b_K"][1][:, None]),

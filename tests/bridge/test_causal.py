@@ -94,11 +94,11 @@ def test_effects_are_those_of_the_intervention(tmp_path: Path, name: str, at: An
 
     expected = [getattr(judge, at)(path, run.tokens.shape[1] - 1) for path in paths]
     close(found.causal, expected, 1e-11)
-    values = [
-        float(run.evaluate(term, -1, TARGET)[judge.row, 0] @ torch.tensor([1.0, -1.0]).double())
-        for term in terms
-    ]
-    close(found.frozen, values, 1e-11)
+    values = {
+        term.path: float(logits[judge.row, 0, 0] - logits[judge.row, 0, 1])
+        for term, logits in run.terms("..", -1, TARGET)
+    }
+    close(found.frozen, [values[term.path] for term in terms], 1e-11)
     assert [effect.path for effect in found.effects] == [term.short_path for term in terms]
     logits = run.logits[judge.row, -1]
     assert found.original == pytest.approx(float(logits[5] - logits[2]))

@@ -61,6 +61,31 @@ def test_orders_are_sums_of_brute_force_paths(
     close(run.by_order(positions=[-1, 0], tokens=[2, 1]), found[:, :, [3, 0]][..., [2, 1]])
 
 
+def test_frozen_runs_of_the_paper_are_cumulative_orders(run: ox.Run, made: Checkpoint) -> None:
+    """Path ablation (Elhage et al. 2021), by plain numpy.
+
+    Run m carries the sources and the outputs that run m - 1 saved; what its own heads make of that
+    stream is saved for run m + 1 and not added. It has all paths of at most m - 1 heads.
+    """
+    config, arrays, tokens = made.config, made.arrays, np.array(TOKENS)
+    patterns = forward(config, arrays, tokens).patterns
+    sources = arrays["embed.W_E"][tokens] + arrays["pos_embed.W_pos"][: tokens.shape[1]]
+    orders = run.by_order().cumsum(0)
+    saved = [np.zeros_like(sources)] * config["n_layers"]
+    for number in range(1, config["n_layers"] + 2):
+        stream, outputs = sources, []
+        for layer in range(config["n_layers"]):
+            at = f"blocks.{layer}.attn."
+            value = stream[:, None] @ arrays[at + "W_V"] + arrays[at + "b_V"][:, None]
+            value = np.repeat(value, config["n_heads"] // config["n_kv_heads"], axis=1)
+            outputs.append((patterns[layer] @ value @ arrays[at + "W_O"]).sum(1))
+            stream = stream + saved[layer] + arrays[at + "b_O"]
+        saved = outputs
+
+        close(orders[number - 1], stream @ arrays["unembed.W_U"] + arrays["unembed.b_U"], 1e-11)
+    close(orders[-1], run.logits, 1e-11)
+
+
 def test_a_partition_adds_up(run: ox.Run, values: dict[str, tuple[int, np.ndarray]]) -> None:
     found = run.partition({"first": "0.1 > ..", "rest": ..., "biases": "bias & order=0"})
 

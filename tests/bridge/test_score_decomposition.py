@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import otimes as ox
 from otimes.bridge import Run
 from otimes.bridge.freezing import Frozen
 from otimes.errors import InputError, NotationError, UnknownComponentError
+from otimes.numeric.edges import FrozenEdge
 from otimes.results import ScoreAttribution
 from tests.factory import Checkpoint
 from tests.kit import patterns_of, run_of, untyped, with_frozen, with_heads
-from tests.oracles.score_pairs import last, pairs
+from tests.oracles.score_pairs import kind, last, pairs, streams
 
 BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_U")
 ALL = 10**6
@@ -103,8 +105,8 @@ def check(found: ScoreAttribution, expected: dict[Any, tuple[float, str]]) -> No
         value = expected[term.query_path, term.key_path][0]
         assert math.isclose(term.value, value, rel_tol=1e-11, abs_tol=1e-13 * size), term
     by_kind = dict.fromkeys(("direct", "q", "k", "qk", "position"), 0.0)
-    for value, kind in expected.values():
-        by_kind[kind] += value
+    for value, name in expected.values():
+        by_kind[name] += value
     assert found.by_kind == pytest.approx(by_kind, rel=1e-11, abs=1e-12 * size)
     assert found.score == sum(found.by_kind.values())
     assert found.pairs == len(expected)
@@ -261,6 +263,68 @@ def test_scores_that_overflow(tmp_path: Path) -> None:
         ox.scores(run, "1.0", 3, 0)
 
 
+def test_what_positions_add_is_a_term_of_its_own(tmp_path: Path) -> None:
+    """As ALiBi and T5 do; in the contrast of two keys it is their difference."""
+    run, _ = made(tmp_path, "plain")
+    length = run.tokens.shape[1]
+    shift = torch.arange(2.0 * length**2, dtype=torch.float64).reshape(1, 2, length, length)
+    shifted = with_frozen(
+        run,
+        lambda frozen: replace(
+            frozen, readers=tuple(replace(reader, shift=shift) for reader in frozen.readers)
+        ),
+    )
+
+    for minus, added in ((None, shift[0, 1, 5, 3]), (1, shift[0, 1, 5, 3] - shift[0, 1, 5, 1])):
+        plain, found = (ox.scores(r, "1.1", 5, 3, minus, top=2) for r in (run, shifted))
+
+        assert found.by_kind == plain.by_kind | {"position": float(added)}
+        assert found.score == pytest.approx(plain.score + float(added))
+        assert found.gap == pytest.approx(float(added))
+        (term,) = [term for term in found.terms if term.kind == "position"]
+        assert (term.query_path, term.key_path) == ("position", "position")
+        assert term.value == float(added)
+        assert len(found.terms) == 2
+
+
+def test_a_norm_that_the_head_reads_through(tmp_path: Path) -> None:
+    run, checkpoint = made(tmp_path, "plain")
+    rng = np.random.default_rng(5)
+    sigma, gain = rng.uniform(0.5, 2, run.tokens.shape), rng.standard_normal(10)
+    edge = FrozenEdge(torch.from_numpy(1 / sigma), torch.from_numpy(gain), centred=True)
+    normed = with_frozen(
+        run,
+        lambda frozen: replace(
+            frozen, readers=tuple(replace(reader, reads=edge) for reader in frozen.readers)
+        ),
+    )
+    arrays, config = checkpoint.arrays, checkpoint.config
+
+    def vectors(letter: str, place: int) -> dict[str, np.ndarray]:
+        found = streams(config, arrays, run.tokens.numpy(), patterns_of(run), 2)
+        return {
+            text: (x[0, place] - x[0, place].mean())
+            / sigma[0, place]
+            * gain
+            @ arrays[f"blocks.2.attn.W_{letter}"][0]
+            for text, (x, _) in found.items()
+        }
+
+    queries, keys = vectors("Q", 6), vectors("K", 2)
+    expected = {
+        (a, b): (config["attention_scale"] * q @ k, kind(a.split(" > ")[1:], b.split(" > ")[1:]))
+        for a, q in queries.items()
+        for b, k in keys.items()
+    }
+
+    found = ox.scores(normed, "2.0", 6, 2, top=ALL)
+    grouped = ox.scores(normed, "2.0", 6, 2, top=ALL, enumeration_limit=1)
+
+    check(replace(found, recorded=found.score), short(expected))
+    assert grouped.by_kind == found.by_kind
+    assert grouped.shown_sum == pytest.approx(found.score, rel=1e-10)
+
+
 def broken_scale(frozen: Frozen) -> Frozen:
     return replace(frozen, readers=tuple(replace(r, scale=2 * r.scale) for r in frozen.readers))
 
@@ -294,3 +358,43 @@ def test_a_transposed_pattern_is_seen(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="embed > 0"):
         check(found, expected)
     assert np.isfinite(found.gap)
+
+
+@pytest.mark.parametrize("name", ["shortformer", "grouped", "learned"])
+def test_each_side_is_a_tree_that_adds_up(tmp_path: Path, name: str) -> None:
+    """With the other side held at its sum; the leaves are the sums of brute-force pairs."""
+    run, checkpoint = made(tmp_path, name)
+    found = ox.scores(run, (1, 1), 4, 2, minus_key=1)
+    one, other = (brute(run, checkpoint, (1, 1), 4, key) for key in (2, 1))
+    sides = {
+        "query": [(q, value) for (q, _), (value, _) in one.items()]
+        + [(q, -value) for (q, _), (value, _) in other.items()],
+        "key": [(k, value) for (_, k), (value, _) in one.items()],
+        "minus_key": [(k, -value) for (_, k), (value, _) in other.items()],
+    }
+    for side, parts in sides.items():
+        expected = defaultdict[str, float](float)
+        for path, value in parts:
+            expected[path] += value
+        tree = found.tree(side)
+        leaves = tree.split(1000)
+
+        assert {leaf.key for leaf in leaves} == set(expected)
+        for leaf in leaves:
+            assert leaf.value == pytest.approx(expected[leaf.key], abs=1e-11)
+        assert tree.root.value == pytest.approx(math.fsum(expected.values()), abs=1e-11)
+        assert sum(leaf.value for leaf in tree.split(2)) == pytest.approx(tree.root.value)
+    assert found.tree("query").root.value == pytest.approx(found.score, abs=1e-11)
+
+
+def test_a_saved_score_has_no_trees(tmp_path: Path) -> None:
+    run, _ = made(tmp_path, "plain")
+    found = ox.scores(run, (1, 1), 4, 2)
+    found.save(tmp_path / "score.json")
+
+    with pytest.raises(InputError, match="this score has query, key"):
+        found.tree("minus_key")
+    again = ScoreAttribution.load(tmp_path / "score.json")
+    assert again == found
+    with pytest.raises(InputError, match="a saved score has no run"):
+        again.tree()

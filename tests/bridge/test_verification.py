@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from otimes.bridge import load, verification, verify
-from otimes.errors import LimitError, UnsupportedError
+from otimes.bridge import checks, load, verification, verify
+from otimes.errors import InputError, LimitError, UnsupportedError
 from tests.factory import make_checkpoint
 from tests.kit import run_of
 from tests.oracles import numpy_model, paths
@@ -83,14 +83,69 @@ def test_holds_whatever_the_storage(tmp_path: Path, dtype: str) -> None:
 
 
 def test_the_bound_is_near_the_rounding_of_four_layers(tmp_path: Path) -> None:
-    """Absolute values through the layers alone would give about ten times as much here."""
+    """Measured deviations say more than absolute values, which depend on nothing measured."""
     run, _ = run_of(tmp_path, n_layers=4, biases=("b_V", "b_O"))
 
     certificate = verify(run)
 
     assert certificate.holds
     assert certificate.method == "enumerated"
-    assert certificate.bound < 1e-11 * certificate.largest_logit
+    assert certificate.analysis == "absolute values"
+    assert certificate.bound < 1e-9 * certificate.largest_logit
+    assert certificate.measured is not None
+    assert certificate.measured.bound < 1e-13 * certificate.largest_logit
+
+
+def test_named_targets(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, biases=("b_V",))
+
+    certificate = verify(run, targets=[(-1, 3), (0, 12)])
+
+    assert certificate.holds, certificate
+    assert certificate.analysis == "adjoint"
+    assert certificate.checked[0] == "logits: 1 × 2 chosen by position and token"
+    assert certificate.bound < verify(run).bound
+    for bad, message in (
+        ([(9, 0)], "position 9 is out of range: -9 to 8"),
+        ([(0, 13)], "token id 13 is out of range: 0 to 12"),
+        ([7], "a target is a pair of position and token id, not 7"),
+        ([], "no targets"),
+    ):
+        with pytest.raises(InputError, match=message):
+            verify(run, targets=bad)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("limit", [0, 10_000])
+def test_large_models_are_checked_at_the_largest_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, limit: int
+) -> None:
+    monkeypatch.setattr(verification, "FULL_LIMIT", 0)
+    run, _ = run_of(tmp_path, biases=("b_V", "b_O", "b_U"), n_kv_heads=1, scale=0.3,
+                    tokens=[[1, 2, 3], [4, 5, 6]])  # fmt: skip
+
+    certificate = verify(run, dtype=dtype, enumeration_limit=limit)
+
+    assert certificate.holds, certificate
+    assert certificate.analysis == "adjoint"
+    assert certificate.measured is None
+    assert certificate.checked[0] == "logits: 2 × the 10 largest at the last position"
+
+
+def test_the_identity(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, biases=("b_V",))
+
+    found, other = verify(run, primes=3).identity, verify(run, seed=1).identity
+
+    assert found is not None
+    assert other is not None
+    assert (found.holds, len(found.primes), found.degree) == (True, 3, 3)
+    assert len(other.primes) == 2
+    assert set(other.primes).isdisjoint(found.primes)
+    assert found.false_pass < 1e-18
+    assert verify(run, primes=0).identity is None
+    with pytest.raises(InputError, match="the number of primes is at least 0, not -1"):
+        verify(run, primes=-1)
 
 
 def test_more_paths_than_the_limit_are_grouped_by_order(tmp_path: Path) -> None:
@@ -106,7 +161,7 @@ def test_more_paths_than_the_limit_are_grouped_by_order(tmp_path: Path) -> None:
 
 def test_many_orders_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more orders than score pairs are enumerated for, the orders are still all paths."""
-    monkeypatch.setattr(verification, "_PAIR_LIMIT", 8)
+    monkeypatch.setattr(checks, "PAIR_LIMIT", 8)
     run, _ = run_of(tmp_path, n_layers=6, n_heads=1, scale=0.3, biases=("b_V", "b_O"))
 
     certificate = verify(run, enumeration_limit=0)
@@ -119,7 +174,7 @@ def test_paths_that_are_many_for_pairs_are_grouped_in_scores(
 ) -> None:
     run, _ = run_of(tmp_path, n_layers=3, biases=("b_V", "b_O"))
     whole = verify(run)
-    monkeypatch.setattr(verification, "_PAIR_LIMIT", 60)
+    monkeypatch.setattr(checks, "PAIR_LIMIT", 60)
 
     grouped = verify(run)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from otimes.algebra import PathTerm
-from otimes.bridge import Run, verify
+from otimes.bridge import Run, verification, verify
 from otimes.errors import UnknownComponentError
 from otimes.numeric import paths as numeric_paths
 from otimes.numeric.frozen import FrozenHeads, Moved, Stream
@@ -447,3 +447,64 @@ def test_a_tensor_that_the_model_does_not_have(run: Run) -> None:
     assert "parameters not used exactly once: blocks.0.attn.b_X" in reasons(
         with_frozen(run, changed)
     )
+
+
+# labels, and changes near the bound
+
+
+def test_two_paths_that_are_called_each_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is the same; the labels of their names are not."""
+    right = verification.numbered
+    swapped = {"embed > 0.1": "pos > 0.3", "pos > 0.3": "embed > 0.1"}
+    paths = run.model.architecture.logits.expand()
+
+    def numbered(term):
+        return right(paths[swapped[term.path]] if term.path in swapped else term)
+
+    monkeypatch.setattr(verification, "numbered", numbered)
+
+    found = reasons(run)
+
+    assert found.startswith(
+        "identity: the forward recursion and the sum over labelled paths differ"
+    )
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("targets", [None, [(3, 2)]])
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_an_effect_of_more_than_twice_the_bound(square: Run, targets, limit: int) -> None:
+    """A head that is off by a factor such that a checked logit moves by 2.1 bounds, and no more."""
+    good = verify(square, targets=targets, enumeration_limit=limit)
+    value = square.evaluate("1.2") + square.evaluate(".. > 1.2") - square.evaluate("1.2")
+    effect = value.abs().max() if targets is None else value[0, 3, 2].abs()
+    factor = 2.1 * good.bound / float(effect)
+
+    def scaled(b):
+        return ScaledHead(b.pattern, b.W_V, b.W_O, b.b_V, factor=factor)
+
+    broken = verify(with_heads(square, 1, scaled), targets=targets, enumeration_limit=limit)
+
+    assert not broken.logits.holds
+    assert any("logits: the sum over paths differs" in reason for reason in broken.reasons)
+    assert factor < 1e-8
+
+
+@dataclass(frozen=True)
+class ScaledHead(FrozenHeads):
+    """Head 2 writes slightly more than its matrices say."""
+
+    factor: float = 0.0
+
+    def component(self, index: int, stream: Stream) -> Stream:
+        found = super().component(index, stream)
+        return found * (1 + self.factor) if index == 2 else found
+
+    def component_constant(self, index: int) -> Stream:
+        found = super().component_constant(index)
+        return found * (1 + self.factor) if index == 2 else found
+
+    def written(self, moved: Moved) -> Stream:
+        moved = moved.clone()
+        moved[..., 2, :] *= 1 + self.factor
+        return super().written(moved)

@@ -174,7 +174,8 @@ def test_a_certificate_as_json(checkpoint: Path) -> None:
     assert [check["block"] for check in found["blocks"]] == ["embed", "0.attn", "1.attn", "unembed"]
     assert all(check["max_abs_error"] <= check["bound"] for check in found["blocks"])
     assert found["exact"] == {"difference": "0", "tokens": 3}
-    assert found["identity"] is None
+    assert found["identity"]["holds"] is True
+    assert len(found["identity"]["primes"]) == 2
     contract = {
         "holds", "paths", "method", "checked", "max_abs_error", "bound", "blocks", "scores",
         "identity", "source_max_abs_error", "source_tolerance", "frozen", "unused_parameters",

@@ -92,11 +92,11 @@ def test_the_listing_names_paths_and_what_positions_add(capsys: pytest.CaptureFi
 
     out = printed(capsys, arch, convention="row", order=0)
 
-    assert "scores = 1/√d_head · (x[1] W_Q[1.1] + b_Q[1.1]) W_K[1.1]ᵀ x[1]ᵀ + B[1.1]" in out
-    assert "W_K is that of key-value head 1.0" in out
+    assert "scores = 1/√d_head · (x[1] W_Q[1.1] + b_Q[1.1]) W_K[1.kv0]ᵀ x[1]ᵀ + B[1.1]" in out
+    assert "W_K is that of key-value head 1.kv0" in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "embed embed direct 1/√d_head · Id ⊗ Id ⊗ W_E W_QK[1.1] W_Eᵀ" in lines
-    assert "bias[1.1.q] embed direct 1/√d_head · Id ⊗ Id ⊗ b_Q[1.1] W_K[1.1]ᵀ W_Eᵀ" in lines
+    assert "bias[1.1.q] embed direct 1/√d_head · Id ⊗ Id ⊗ b_Q[1.1] W_K[1.kv0]ᵀ W_Eᵀ" in lines
     assert "position position position B[1.1]" in lines
     assert out.endswith("3 terms: 2 direct, 1 position\n")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from otimes.numeric import extended
-from otimes.numeric.extended import Extended, matmul, two_sum
+from otimes.numeric.extended import Extended, matmul, reciprocal, two_product, two_sum
 from tests.kit import fractions
 
 
@@ -190,3 +190,36 @@ def test_float64_products_of_slices_are_exact(seed: int, inner: int) -> None:
         for right in b:
             if left is not None and right is not None:
                 assert (exact(left @ right) == exact(left) @ exact(right)).all()
+
+
+@given(st.integers(0, 2**16), st.sampled_from([0.0, 3.0, 40.0]))
+def test_elementwise_products(seed: int, spread: float) -> None:
+    """Of numbers with 100 bits and errors of their own, with broadcasting."""
+    a, b = random(seed, 3, 4, spread=spread), random(seed + 1, 4, spread=spread)
+    left = Extended.of(a) + 1e-20 * random(seed + 2, 3, 4) * a
+    right = Extended.of(b) + 1e-20 * random(seed + 3, 4) * b
+
+    found = left.times(right)
+
+    expected = exact(left) * exact(right)
+    check(found, expected, 1e-30, np.abs(expected))
+    off = Extended(left.high, left.low, left.error + 1e-18 * a.abs())
+    shifted = (exact(left) + Fraction(1e-18) * np.abs(exact(a))) * exact(right)
+    check(off.times(right), shifted, None, np.zeros(1))
+
+
+@given(st.floats(-1e140, 1e140), st.floats(-1e140, 1e140))
+def test_two_product_has_no_error(a: float, b: float) -> None:
+    product, rest = two_product(*(torch.tensor(x, dtype=torch.float64) for x in (a, b)))
+
+    assert float(product) == a * b
+    if abs(a * b) > 1e-260 or a == 0 or b == 0:
+        assert Fraction(float(product)) + Fraction(float(rest)) == Fraction(a) * Fraction(b)
+
+
+@pytest.mark.parametrize("number", [1, 3, 10, 768, 2**20, 12289])
+def test_reciprocals(number: int) -> None:
+    found = reciprocal(number)
+
+    check(found, np.array(Fraction(1, number)), 2**-100, np.array(Fraction(1, number)))
+    assert (number & (number - 1) == 0) == (float(found.low) == 0)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from otimes.numeric.batches import component_numbers
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.halves import order_sums
 from otimes.numeric.marginals import component_marginals, edge_marginals
-from otimes.numeric.suffixes import component_numbers
 from tests.kit import close, heads_of
 from tests.oracles.frozen import Path
 from tests.synthetic import SHAPES

@@ -19,12 +19,14 @@ from otimes.bridge.binding import numbered
 from otimes.bridge.exact import exact_plan
 from otimes.errors import LimitError, UnsupportedError
 from otimes.numeric.modular import difference_modulo, exact_difference, plan
-from otimes.numeric.residues import residues
+from otimes.numeric.residues import is_prime, residues
 from tests.factory import make_checkpoint
 from tests.kit import run_of
+from tests.numeric.exact_network import exact_network
 from tests.oracles import paths as oracle
 from tests.oracles import rational
 from tests.strategies import Case, cases
+from tests.synthetic import SHAPES, dense, make_frozen
 
 PRIMES = (1048573, 67108859, 65521, 3)
 
@@ -139,8 +141,8 @@ def test_the_plan_covers_the_difference(run: Run) -> None:
         product *= prime
     # all paths dropped: the difference is the whole of the logits
     whole = exact_difference(model, [], chosen)
-    assert (whole * 2**chosen.denominator_bits).denominator == 1
-    assert abs(whole) * 2**chosen.denominator_bits * (len(numbers) + 1) < product / 2
+    assert (whole * chosen.denominator).denominator == 1
+    assert abs(whole) * chosen.denominator * (len(numbers) + 1) < product / 2
     assert float(abs(whole)) == pytest.approx(float(run.logits.abs().max()), rel=1e-12)
 
 
@@ -204,3 +206,32 @@ def test_a_model_without_unembedding_bias_has_no_path_of_it(tmp_path: Path) -> N
 
     with pytest.raises(ValueError, match="the model has no unembedding bias"):
         difference_modulo(replace(model, b_U=None), [(1, ())], 65521)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_of_block(name: str) -> None:
+    """Means too: their denominator d_model is no power of two."""
+    model = make_frozen(replace(SHAPES[name], length=2, layers=1))
+    paths = [(path.source, path.components) for path in dense(model).paths()]
+    chosen = plan(model, len(paths))
+
+    assert exact_difference(model, paths, chosen) == 0
+    exact = exact_network(model).logits
+    assert abs(exact_difference(model, [], chosen)) == np.abs(exact).max()
+    assert all((value * chosen.denominator).denominator == 1 for value in exact.flatten())
+
+
+def test_the_denominator_of_means() -> None:
+    """One for each centred edge that lies behind another: reads and the final norm, two blocks."""
+    model = make_frozen(replace(SHAPES["pre"], neurons=0, layers=2))
+
+    assert plan(model, 1).denominator % 5**3 == 0
+    assert plan(model, 1).denominator % 5**4 != 0
+    plain = replace(model, final=replace(model.final, centred=False))
+    assert plan(plain, 1).denominator % 5**3 != 0
+
+
+def test_primes_are_those_of_sympy() -> None:
+    numbers = [*range(2000), *range(2**25, 2**25 + 500), 1373653, 25326001, 3215031749]
+
+    assert [is_prime(n) for n in numbers] == [isprime(n) for n in numbers]

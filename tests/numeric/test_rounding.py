@@ -16,21 +16,16 @@ from otimes.bridge import Run, load
 from otimes.bridge.binding import numbered
 from otimes.numeric.extended import Extended
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart
-from otimes.numeric.rounding import (
-    Step,
-    Trace,
+from otimes.numeric.magnitudes import (
     block_magnitude,
-    carry,
-    exact_block,
     gamma,
     linear_block,
-    recorded_trace,
     roundings,
-    steps,
     underflow,
     unit_roundoff,
-    worst_ratio,
 )
+from otimes.numeric.measured import exact_block
+from otimes.numeric.rounding import Step, Trace, carry, recorded_trace, steps, worst_ratio
 from otimes.numeric.scores import score_bound, sum_of_terms
 from otimes.numeric.traces import enumerated_trace, order_trace
 from tests.factory import make_checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otimes.errors import InputError
-from otimes.results import BlockCheck, Certificate, Check, ExactCheck
+from otimes.results import BlockCheck, Certificate, Check, ExactCheck, Identity
 
 GOOD = Certificate(
     model="small",
@@ -23,10 +23,13 @@ GOOD = Certificate(
     scores=Check(1e-16, 5e-15, holds=True),
     patterns=Check(1e-17, 3e-15, holds=True),
     logits=Check(3e-16, 4e-14, holds=True),
+    analysis="absolute values",
+    measured=Check(3e-16, 5e-16, holds=True),
     largest_logit=12.25,
     vacuous_above=1e-6,
     frozen=("attention patterns of 1 layers × 2 heads",),
     unused_parameters=("extra.tensor",),
+    identity=Identity(True, (1048573, 2097143), 3),
     exact=ExactCheck("0", 3),
     reasons=(),
 )
@@ -35,6 +38,9 @@ BAD = replace(
     tokens=((0, 5), (1, 2)),
     blocks=(BlockCheck(float("inf"), 2e-16, False, "embed"),),
     logits=Check(1.0, float("inf"), holds=False),
+    analysis="measured deviations",
+    measured=None,
+    identity=Identity(False, (1048573,), 3),
     exact=ExactCheck("-3/8", 2),
     unused_parameters=(),
     reasons=("block embed: off", "exact: the rational difference is -3/8, not 0"),
@@ -67,7 +73,10 @@ def test_the_report_of_what_holds() -> None:
         "scores                    1.00e-16 ≤  5.00e-15\n"
         "patterns                  1.00e-17 ≤  3.00e-15\n"
         "logits                    3.00e-16 ≤  4.00e-14\n"
+        "logits, measured          3.00e-16 ≤  5.00e-16\n"
+        "bound    on logits by absolute values\n"
         "the largest logit is 12.25\n"
+        "identity holds modulo 1048573, 2097143; a false pass is at most 4e-12 likely\n"
         "exact    difference 0 over 3 tokens, in rational arithmetic\n"
         "unused   extra.tensor"
     )
@@ -78,6 +87,7 @@ def test_the_report_of_what_does_not_hold() -> None:
 
     assert lines[0] == "Certificate for small: DOES NOT HOLD"
     assert "block embed                    inf ≤  2.00e-16  <- exceeded" in lines
+    assert "identity DOES NOT HOLD modulo 1048573; a false pass is at most 3e-06 likely" in lines
     assert "exact    difference -3/8 over 2 tokens, in rational arithmetic" in lines
     assert lines[-2:] == [
         "reason   block embed: off",
@@ -91,7 +101,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
         "patterns", "identity", "source_max_abs_error", "source_tolerance", "frozen",
         "unused_parameters", "exact",
     }  # fmt: skip
-    more = {"model", "tokens", "dtype", "largest_logit", "terms"}
+    more = {"model", "tokens", "dtype", "largest_logit", "terms", "analysis", "measured"}
 
     found = json.loads(json.dumps(GOOD.to_json(), allow_nan=False))
 
@@ -103,7 +113,14 @@ def test_json_has_the_keys_of_the_contract() -> None:
     assert found["blocks"][1] == {"block": "0.attn", "max_abs_error": 2e-16, "bound": 3e-15}
     assert found["scores"] == {"max_abs_error": 1e-16, "bound": 5e-15}
     assert found["exact"] == {"difference": "0", "tokens": 3}
-    assert found["identity"] is None
+    assert found["identity"] == {
+        "holds": True, "primes": [1048573, 2097143], "degree": 3,
+        "false_pass": pytest.approx(9 / 1048573 / 2097143),
+    }  # fmt: skip
+    assert found["analysis"] == "absolute values"
+    assert found["measured"] == {"max_abs_error": 3e-16, "bound": 5e-16}
+    assert BAD.to_json()["measured"] is None
+    assert replace(GOOD, identity=None).to_json()["identity"] is None
 
 
 def test_json_of_what_does_not_hold() -> None:
@@ -122,7 +139,9 @@ def test_no_exact_check_is_null() -> None:
     assert "rational" not in repr(replace(GOOD, exact=None))
 
 
-@pytest.mark.parametrize("certificate", [GOOD, BAD, replace(GOOD, exact=None, paths=101**100)])
+@pytest.mark.parametrize(
+    "certificate", [GOOD, BAD, replace(GOOD, exact=None, identity=None, paths=101**100)]
+)
 def test_a_saved_one_is_read_back(certificate: Certificate, tmp_path: Path) -> None:
     certificate.save(tmp_path / "c.json")
 
@@ -174,6 +193,11 @@ def test_every_missing_field_is_named(tmp_path: Path, name: str) -> None:
         ("scores", None, "expected an object, not NoneType"),
         ("scores", {"bound": 1.0, "holds": True}, "it has no 'max_abs_error'"),
         ("blocks", [3], "expected an object, not int"),
+        (
+            "identity",
+            {"holds": True, "primes": [1.5], "degree": 2},
+            "prime is 1.5, not of the type int",
+        ),
         ("exact", [], "expected an object, not list"),
         ("largest_logit", "big", "largest_logit is 'big', not of the type float"),
     ],

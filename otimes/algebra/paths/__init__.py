@@ -43,7 +43,7 @@ from otimes.algebra.paths.depth_first import depth_first
 from otimes.algebra.paths.grammar import PathExpression, parse_path
 from otimes.algebra.paths.head_words import head_word_counts
 from otimes.algebra.paths.language import PathLanguage
-from otimes.algebra.paths.listing import example, in_order
+from otimes.algebra.paths.listing import boxes, example, in_order
 from otimes.algebra.paths.operations import (
     difference,
     intersection,
@@ -58,6 +58,7 @@ __all__ = [
     "PathLanguage",
     "State",
     "Tables",
+    "boxes",
     "depth_first",
     "difference",
     "example",

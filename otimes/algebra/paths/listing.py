@@ -6,7 +6,7 @@ layers and by heads; the first path costs no more than a few passes over the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Path = tuple[int, tuple[Component, ...]]
 """The number of a source, and the components, earliest first."""
 
+Choices = list[Sequence[Component]]
+"""All paths that take one of these components at the first place, one at the second, ...."""
+
 _Shape = tuple[tuple[int, ...], tuple[int, ...]]
 """The blocks in which a path takes a head, and those in which it takes a neuron."""
 
@@ -31,6 +34,15 @@ def in_order(automaton: Automaton, orders: Iterable[int] | None = None) -> Itera
         automaton: the set of paths.
         orders: the numbers of heads to list, in this sequence; by default all, ascending.
     """
+    for number, choices in boxes(automaton, orders):
+        for components in product(*choices):
+            yield number, components
+
+
+def boxes(
+    automaton: Automaton, orders: Iterable[int] | None = None
+) -> Iterator[tuple[int, Choices]]:
+    """The paths of :func:`in_order` as products of choices, each with the number of a source."""
     if automaton.is_empty:
         return
     grid = automaton.grid
@@ -40,7 +52,7 @@ def in_order(automaton: Automaton, orders: Iterable[int] | None = None) -> Itera
             start = automaton.starts[number]
             if start == DEAD:
                 continue
-            first = () if source.component is None else (source.component,)
+            first: Choices = [] if source.component is None else [[source.component]]
             more = order - grid.opening_orders[number]
             for rest in listing.ways(grid.entries[number], start, more):
                 yield number, first + rest
@@ -56,7 +68,7 @@ class _Listing:
         self.automaton, self.grid = automaton, automaton.grid
         self.sizes = _sizes(automaton)
 
-    def ways(self, entry: int, start: int, heads: int) -> Iterator[tuple[Component, ...]]:
+    def ways(self, entry: int, start: int, heads: int) -> Iterator[Choices]:
         """The components of the ways to the output with this many heads."""
         if heads < 0:
             return
@@ -185,7 +197,7 @@ class _Listing:
             if not any(later[state] >> neurons & 1 for state in states):
                 return
 
-    def _through(self, entry: int, start: int, shape: _Shape) -> Iterator[tuple[Component, ...]]:
+    def _through(self, entry: int, start: int, shape: _Shape) -> Iterator[Choices]:
         """The ways that take their components in just these blocks, in their natural order."""
         of_heads, of_neurons = set(shape[0]), set(shape[1])
         blocks = sorted(of_heads | of_neurons)
@@ -193,7 +205,7 @@ class _Listing:
         alive: set[int] = self._before(self.grid.depth, blocks[-1] + 1 if blocks else entry, {0})
         if not blocks:
             if start in alive:
-                yield ()
+                yield []
             return
         moves = list[dict[int, list[tuple[int, int]]]]()
         for number in reversed(range(len(blocks))):
@@ -210,16 +222,20 @@ class _Listing:
         moves.reverse()
         if start in alive:
             state = self._pass(start, entry, blocks[0])
-            yield from self._product(blocks, moves, state) or self._walk(blocks, moves, state)
+            whole = self._whole(blocks, moves, state)
+            if whole is not None:
+                yield whole
+            else:
+                yield from self._walk(blocks, moves, state)
 
-    def _product(
+    def _whole(
         self, blocks: list[int], moves: list[dict[int, list[tuple[int, int]]]], state: int
-    ) -> Iterator[tuple[Component, ...]] | None:
+    ) -> Choices | None:
         """All combinations, where no choice changes what can follow; else None.
 
         Most sets are of this form in most blocks, and combinations are made several times faster.
         """
-        choices = list[list[Component]]()
+        choices = Choices()
         for depth, block in enumerate(blocks):
             own = moves[depth][state]
             target = own[0][1]
@@ -228,14 +244,19 @@ class _Listing:
             choices.append([self.grid.component(block, bit) for bit, _ in own])
             if depth + 1 < len(blocks):
                 state = self._pass(target, block + 1, blocks[depth + 1])
-        return product(*choices)
+        return choices
 
     def _walk(
         self, blocks: list[int], moves: list[dict[int, list[tuple[int, int]]]], start: int
-    ) -> Iterator[tuple[Component, ...]]:
+    ) -> Iterator[Choices]:
+        component, latest = self.grid.component, len(blocks) - 1
         path = list[Component]()
         waiting = [iter(moves[0].get(start, ()))]
         while waiting:
+            depth = len(waiting) - 1
+            if depth == latest:
+                ends = [component(blocks[latest], bit) for bit, _ in waiting[-1]]
+                yield [*([c] for c in path), ends]
             step = next(waiting[-1], None)
             if step is None:
                 waiting.pop()
@@ -243,14 +264,9 @@ class _Listing:
                     path.pop()
                 continue
             bit, target = step
-            depth = len(waiting)
-            path.append(self.grid.component(blocks[depth - 1], bit))
-            if depth == len(blocks):
-                yield tuple(path)
-                path.pop()
-            else:
-                state = self._pass(target, blocks[depth - 1] + 1, blocks[depth])
-                waiting.append(iter(moves[depth].get(state, ())))
+            path.append(component(blocks[depth], bit))
+            state = self._pass(target, blocks[depth] + 1, blocks[depth + 1])
+            waiting.append(iter(moves[depth + 1].get(state, ())))
 
     def _before(self, boundary: int, until: int, states: set[int]) -> set[int]:
         """The states at an earlier boundary from which passing by leads to one of these."""

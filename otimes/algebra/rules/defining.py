@@ -5,9 +5,10 @@ The definitions are those of :mod:`otimes.algebra.definitions`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
-from otimes.algebra.definitions import definition
+from otimes.algebra.definitions import definition, shared
 from otimes.algebra.expressions import Expr, Factor, Product
 from otimes.algebra.rules.base import Refusal, Rule, product
 
@@ -43,10 +44,8 @@ class Fold(Rule):
 
     def attempt(self, expr: Expr) -> Expr | Refusal:
         """The symbol, for the whole or for neighbours in a word."""
-        symbols = [self.named(label) for label in dict.fromkeys(f.label for f in expr.factors)]
-        for symbol in symbols:
+        for symbol in self._candidates(expr):
             meaning = definition(symbol)
-            assert meaning is not None
             if expr == meaning:
                 return symbol
             if isinstance(expr, Product) and isinstance(meaning, Product):
@@ -55,6 +54,17 @@ class Fold(Rule):
                     return Product(*folded)
         known = definition(self.named(""))
         return Refusal(lambda: f"{expr} has no {known} of one label side by side")
+
+    def _candidates(self, expr: Expr) -> Iterator[Factor]:
+        """The symbols of all labels, also as those of heads that share a key-value head."""
+        labels = list(dict.fromkeys(factor.label for factor in expr.factors))
+        groups = [label for label in labels if ".kv" in label]
+        for label in labels:
+            yield self.named(label)
+            layer = label.partition(".")[0]
+            for group in groups:
+                if group.startswith(f"{layer}.kv"):
+                    yield shared(self.named(label), group)
 
 
 def replaced_run(

@@ -30,7 +30,7 @@ from otimes.algebra.printing import Convention, text
 from otimes.algebra.scores.notation import Scale, transposed
 from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
 from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
-from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, of_head
+from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, kv_name, of_head
 from otimes.errors import LimitError, NotationError, UnknownComponentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -92,8 +92,13 @@ class Scores:
     def form(self) -> Expr:
         """The head's own bilinear form: ``W_QK``, or ``W_Qᵀ R W_K`` with rotary positions."""
         if self.architecture.positions != "rotary":
-            return of_head("W_QK", self.head)
-        return Product(transposed(of_head("W_Q", self.head)), ROTATION, of_head("W_K", self.head))
+            return of_head("W_QK", self.head, self._group)
+        key = of_head("W_K", self.head, self._group)
+        return Product(transposed(of_head("W_Q", self.head)), ROTATION, key)
+
+    @property
+    def _group(self) -> int | None:
+        return self.architecture.group(self.head)
 
     def expand(self) -> ScoreSum:
         """The lazy sum over pairs of paths."""
@@ -120,7 +125,7 @@ class Scores:
         if self.architecture.positions == "rotary":
             notes.append("R = R(j − i), i the query's slot and j the key's")
         if self.shares_keys:
-            notes.append(f"W_K is that of key-value head {self.head[0]}.{self.kv_head}")
+            notes.append(f"W_K is that of key-value head {kv_name(self.head, self.kv_head)}")
         return f"{self.scale} · {self._factored(x, convention)}{added}, where {'; '.join(notes)}"
 
     def _factored(self, x: str, convention: Convention) -> str:
@@ -129,14 +134,15 @@ class Scores:
         biased = [f"{bias}[{layer}]" in self.architecture.biases for bias in ("b_Q", "b_K")]
         if not any(biased):
             return f"{x} {text(self.form, convention)} {x}ᵀ"
+        shared = kv_name(self.head, self._group) or name
         # a weight's name means the transposed matrix in the row convention
         first, second = ("ᵀ", "") if convention == "column" else ("", "ᵀ")
         turn = f" R{second} " if self.architecture.positions == "rotary" else " "
-        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{name}]{second} {x}ᵀ"
+        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{shared}]{second} {x}ᵀ"
         if biased[0]:
             query = f"({query} + b_Q[{name}]{first})"
         if biased[1]:
-            key = f"({key} + b_K[{name}]{second})"
+            key = f"({key} + b_K[{shared}]{second})"
         return query + turn + key
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otimes.algebra.expressions import Expr, Factor, Identity, Product, Scaled, Sum, Transpose
+from otimes.algebra.printing import Convention, latex, text
 from otimes.errors import UnsupportedError
 
 
@@ -36,6 +37,36 @@ class Scale:
 
     def __str__(self) -> str:
         return self.text
+
+
+class Written:
+    """What is written as its ``operator`` is: in either convention, as text and in LaTeX."""
+
+    __slots__ = ()
+
+    @property
+    def operator(self) -> Expr:
+        """The expression."""
+        raise NotImplementedError
+
+    def text(self, convention: Convention = "column") -> str:
+        """As on a blackboard, in the column or the row convention."""
+        return text(self.operator, convention)
+
+    def to_latex(self, convention: Convention = "column") -> str:
+        """LaTeX in the column or the row convention, without dollar signs."""
+        return latex(self.operator, convention)
+
+    @property
+    def latex(self) -> str:
+        """LaTeX in the column convention, without dollar signs."""
+        return self.to_latex()
+
+    def _repr_latex_(self) -> str:
+        return f"$\\displaystyle {self.latex}$"
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def factors_of(word: Expr) -> tuple[Expr, ...]:

@@ -34,8 +34,7 @@ from typing import Final
 from otimes.algebra.expressions import Expr, Factor, Scaled, tensor, weight
 from otimes.algebra.kinds import diagonal
 from otimes.algebra.layout import product
-from otimes.algebra.printing import Convention, latex, text
-from otimes.algebra.scores.notation import factors_of
+from otimes.algebra.scores.notation import Written, factors_of
 from otimes.algebra.types import D_HEAD, POS
 
 REST: Final = "rest"
@@ -63,7 +62,7 @@ def quarter_turn(frequency: str) -> Factor:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneTerm:
+class PlaneTerm(Written):
     """One of the four parts of a rotary score term at one frequency, or its part that stands still.
 
     Attributes:
@@ -85,22 +84,6 @@ class PlaneTerm:
         """``± A_q ⊗ A_k ⊗ W``."""
         term = tensor(self.query_pattern, self.key_pattern, self.weight)
         return term if self.sign == 1 else Scaled(self.sign, term)
-
-    def text(self, convention: Convention = "column") -> str:
-        """The part as text, in the column or the row convention."""
-        return text(self.operator, convention)
-
-    def to_latex(self, convention: Convention = "column") -> str:
-        """LaTeX of the part, in the column or the row convention."""
-        return latex(self.operator, convention)
-
-    @property
-    def latex(self) -> str:
-        """LaTeX of the part, in the column convention."""
-        return self.to_latex()
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 def plane_terms(

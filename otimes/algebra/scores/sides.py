@@ -113,7 +113,11 @@ class ReadStream(Architecture):
             found.append(self._added(f"bias[{norm}]", "bias", ONES, of_norm("β", norm)))
         if f"{bias}[{layer}]" in self.whole.biases:
             name = f"bias[{head_name(self.reader)}.{letter}]"
-            found.append(self._added(name, "bias", ONES, of_head(bias, self.reader)))
+            found.append(
+                self._added(
+                    name, "bias", ONES, of_head(bias, self.reader, self.whole.group(self.reader))
+                )
+            )
         return found
 
     def _added(self, name: str, kind: str, vector: Expr, weight: Expr) -> Source:

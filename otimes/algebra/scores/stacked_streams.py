@@ -126,7 +126,10 @@ class StackedStreams:
     @property
     def _projection(self) -> Expr:
         """``W_Q`` or ``W_K`` of the head."""
-        return tensor(Id, Id, of_head(f"W_{self.letter.upper()}", self.side.reader))
+        reader = self.side.reader
+        return tensor(
+            Id, Id, of_head(f"W_{self.letter.upper()}", reader, self.side.whole.group(reader))
+        )
 
     def _entering(self, number: int) -> list[Source]:
         return [s for s in self.side.sources if s.joins == "stream" and s.entry == number]

@@ -14,7 +14,7 @@ from typing import Final
 from otimes.algebra.expressions import Expr, Factor, tensor, vector
 from otimes.algebra.layout import product
 from otimes.algebra.printing import Convention, latex, text
-from otimes.algebra.scores.notation import Scale, factors_of, transposed
+from otimes.algebra.scores.notation import Scale, Written, factors_of, transposed
 from otimes.algebra.scores.rotary import PlaneTerm, plane_terms
 from otimes.algebra.scores.sides import ReadStream
 from otimes.algebra.terms import DIRECT, PathTerm
@@ -36,7 +36,7 @@ def additive(head: Head) -> Factor:
     return vector("B", POS, POS, label=head_name(head))
 
 
-class ScoreTerm:
+class ScoreTerm(Written):
     """One pair of paths and its ``A_q ⊗ A_k ⊗ W``; words are built when asked for."""
 
     __slots__ = ("key", "query", "scale")
@@ -111,7 +111,7 @@ class ScoreTerm:
 
     def _form(self, between: Expr | None) -> Expr:
         """The form, with a matrix of d_head between ``W_Qᵀ`` and ``W_K`` if there is one."""
-        head = self.head
+        head, group = self.head, self._stream.whole.group(self.head)
         left = tuple(transposed(f) for f in reversed(factors_of(self.query.weight)))
         right = factors_of(self.key.weight)
         bare_query, bare_key = (
@@ -119,12 +119,12 @@ class ScoreTerm:
             for s in (self.query, self.key)
         )
         if between is None and not (bare_query or bare_key):
-            middle: tuple[Expr, ...] = (of_head("W_QK", head),)
+            middle: tuple[Expr, ...] = (of_head("W_QK", head, group),)
         else:
             middle = (
                 *(() if bare_query else (transposed(of_head("W_Q", head)),)),
                 *(() if between is None else (between,)),
-                *(() if bare_key else (of_head("W_K", head),)),
+                *(() if bare_key else (of_head("W_K", head, group),)),
             )
         return product((*left, *middle, *right))
 
@@ -172,17 +172,6 @@ class ScoreTerm:
         """LaTeX of ``scale · A_q ⊗ A_k ⊗ W`` in the column or the row convention."""
         return rf"{self.scale.latex}\, {latex(self.operator, convention)}"
 
-    @property
-    def latex(self) -> str:
-        """LaTeX in the column convention, without dollar signs."""
-        return self.to_latex()
-
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
-
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return f"{_sum(self._stream, self.scale)}[{self.query.path!r}, {self.key.path!r}]"
 
@@ -197,7 +186,7 @@ class ScoreTerm:
         return hash((self.query, self.key))
 
 
-class PositionTerm:
+class PositionTerm(Written):
     """What is added to a head's scores whatever it reads: ALiBi's slopes or T5's relative biases.
 
     ALiBi adds ``m_h (j − i)`` (Press, Smith and Lewis 2022); T5 adds a learned number for each
@@ -222,25 +211,6 @@ class PositionTerm:
     def operator(self) -> Expr:
         """``B[1.4]``, the matrix that is added, as a vector in pos ⊗ pos."""
         return additive(self.head)
-
-    def text(self, convention: Convention = "column") -> str:
-        """The symbol; it is the same in both conventions."""
-        return text(self.operator, convention)
-
-    def to_latex(self, convention: Convention = "column") -> str:
-        """LaTeX of the symbol; it is the same in both conventions."""
-        return latex(self.operator, convention)
-
-    @property
-    def latex(self) -> str:
-        """LaTeX, without dollar signs."""
-        return self.to_latex()
-
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return f"{_sum(self.stream, Scale())}.position"

@@ -8,6 +8,7 @@ printable line whatever the file holds.
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 import stat
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from otimes.errors import CheckpointError
+
+MAX_CONFIG_BYTES = 2**20
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -103,6 +106,45 @@ def json_object(data: bytes, where: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{where} must be a JSON object, not {shown(value)}: {advice}")
     return cast("dict[str, object]", value)  # JSON has no other keys than strings
+
+
+def check_folder(path: Path) -> None:
+    """Refuse what is no readable folder."""
+    try:
+        entries = os.scandir(path)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"the folder {shown_path(path)} does not exist: give the folder of a native checkpoint "
+            "(config.json and model.safetensors)"
+        ) from None
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{shown_path(path)} is a file, not a folder: give the folder of a native checkpoint "
+            "(config.json and model.safetensors)"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"the folder {shown_path(path)} cannot be read ({error}): check the path and its "
+            "permissions"
+        ) from error
+    entries.close()
+
+
+def read_config(path: Path) -> Mapping[str, object]:
+    """Return the object of a ``config.json``.
+
+    Raises:
+        CheckpointError: missing, unreadable, too large for a config, or no JSON object.
+    """
+    size = file_size(path, "a checkpoint has a config.json (see the docs for its keys)")
+    data = read_bytes(path, MAX_CONFIG_BYTES + 1)
+    # the bytes that were read count: a file may grow after its size was asked
+    if len(data) > MAX_CONFIG_BYTES:
+        raise CheckpointError(
+            f"{shown_path(path)} is {size:,} bytes, more than the {MAX_CONFIG_BYTES:,} that a "
+            "config.json may have: this is not the config of a checkpoint"
+        )
+    return json_object(data, shown_path(path))
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> CheckpointError:

@@ -6,6 +6,7 @@ never needs them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otimes.bridge.loading.files import file_size, shown, shown_path
-from otimes.errors import CheckpointError, InputError
+from otimes.errors import CheckpointError, InputError, OtimesError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -22,19 +23,40 @@ MAX_TOKENIZER_BYTES = 2**28  # the largest vocabularies in use take a tenth of t
 
 
 class Tokenizer:
-    """The tokenizer of a model with ``d_vocab`` tokens; ``path`` None is a model without one.
+    """The tokenizer of a model with ``d_vocab`` tokens.
 
     Without a tokenizer ``encode`` and ``decode`` raise ``InputError``; ``token_text`` is the id.
+
+    Args:
+        path: its ``tokenizer.json``; None: it has no file.
+        d_vocab: the number of tokens of the model.
+        serialized: the text of such a file instead, of a tokenizer that was made in memory.
     """
 
-    def __init__(self, path: Path | None, d_vocab: int) -> None:
+    def __init__(self, path: Path | None, d_vocab: int, *, serialized: str | None = None) -> None:
         self.path = path
         self.d_vocab = d_vocab
+        self._serialized = serialized
 
     @property
     def available(self) -> bool:
         """Whether the model has a tokenizer."""
-        return self.path is not None
+        return self.path is not None or self._serialized is not None
+
+    def first_token(self) -> int | None:
+        """The special token that the tokenizer by itself puts in front of a text; None: none.
+
+        Raises:
+            CheckpointError: the tokenizer's file cannot be used.
+        """
+        if not self.available:
+            return None
+        with _failures_of(self._where):
+            plain = self._engine.encode("a", add_special_tokens=False).ids
+            whole = self._engine.encode("a", add_special_tokens=True).ids
+        added = whole[: len(whole) - len(plain)]
+        # what follows a text is no beginning
+        return added[0] if added and whole[1 : 1 + len(plain)] == plain else None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; no special token is added before or after it.
@@ -85,7 +107,7 @@ class Tokenizer:
             CheckpointError: the tokenizer's file cannot be used.
         """
         self._check(token_id)
-        if self.path is None:
+        if not self.available:
             return str(token_id)
         piece = self._engine.id_to_token(token_id)
         if piece is None:
@@ -111,7 +133,7 @@ class Tokenizer:
             )
 
     def _need(self, consequence: str) -> tokenizers.Tokenizer:
-        if self.path is None:
+        if not self.available:
             raise InputError(
                 f"this model has no tokenizer (no tokenizer.json), so {consequence}: "
                 "pass token ids instead (tokens=[…], --tokens 1,2,3)"
@@ -120,7 +142,7 @@ class Tokenizer:
 
     @property
     def _where(self) -> str:
-        return "" if self.path is None else shown_path(self.path)
+        return "its tokenizer" if self.path is None else shown_path(self.path)
 
     @cached_property
     def _decoder(self) -> str:
@@ -134,17 +156,13 @@ class Tokenizer:
 
     @cached_property
     def _engine(self) -> tokenizers.Tokenizer:
-        assert self.path is not None
-        size = file_size(self.path, "the model's tokenizer has vanished")
-        if size > MAX_TOKENIZER_BYTES:
-            raise CheckpointError(
-                f"{self._where} is {size:,} bytes, more than the {MAX_TOKENIZER_BYTES:,} that a "
-                "tokenizer.json may have: remove it and pass token ids"
-            )
         from tokenizers import Tokenizer as Engine
 
         with _failures_of(self._where):
-            engine = Engine.from_file(str(self.path))
+            if self._serialized is not None:
+                engine = Engine.from_str(self._serialized)
+            else:
+                engine = Engine.from_file(str(self._checked_path()))
             # settings for training batches, which would cut or pad a prompt
             engine.no_truncation()
             engine.no_padding()
@@ -158,12 +176,33 @@ class Tokenizer:
             )
         return engine
 
+    def _checked_path(self) -> Path:
+        assert self.path is not None
+        size = file_size(self.path, "the model's tokenizer has vanished")
+        if size > MAX_TOKENIZER_BYTES:
+            raise CheckpointError(
+                f"{self._where} is {size:,} bytes, more than the {MAX_TOKENIZER_BYTES:,} that a "
+                "tokenizer.json may have: remove it and pass token ids"
+            )
+        return self.path
+
+
+def find_tokenizer(folder: Path) -> Path | None:
+    """The ``tokenizer.json`` of a folder, if it has one."""
+    path = folder / "tokenizer.json"
+    if not os.path.lexists(path):
+        return None
+    file_size(path, "tokenizer.json is the file of the tokenizers package; remove it if not")
+    return path
+
 
 @contextmanager
 def _failures_of(where: str) -> Generator[None]:
     """Turn whatever the engine raises into a ``CheckpointError``; it has no type of its own."""
     try:
         yield
+    except OtimesError:
+        raise
     except BaseException as error:
         # a panic of the engine's Rust code is no Exception; its class cannot be imported
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

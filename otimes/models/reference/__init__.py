@@ -25,6 +25,6 @@ A parallel MLP reads the stream that the attention reads, and both are added at 
 ``logits_multiplier * (ln_final(x) W_U) + b_U``, through their cap.
 """
 
-from otimes.models.reference.module import Block, Recording, Reference, load
+from otimes.models.reference.module import Block, Recording, Reference, build, load
 
-__all__ = ["Block", "Recording", "Reference", "load"]
+__all__ = ["Block", "Recording", "Reference", "build", "load"]

@@ -252,7 +252,8 @@ class Reference(nn.Module):
     @property
     def points(self) -> list[nn.Module]:
         """The identities that the recorded ``streams`` pass through, in their order."""
-        return [self.stream, *(point for block in self.blocks for point in block.streams)]
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        return [self.stream, *(point for block in blocks for point in block.streams)]
 
     def _embedded(
         self, tokens: Tensor, positions: Tensor, types: Tensor | None, tape: Tape
@@ -271,6 +272,19 @@ class Reference(nn.Module):
         multiplier = self.config.get("logits_multiplier")
         logits = logits if multiplier is None else multiplier * logits
         return logits if self.unembed.b_U is None else logits + self.unembed.b_U
+
+
+def build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Reference:
+    """The module of a config and tensors by their names in a native file, which it shares.
+
+    A tied ``unembed.W_U`` may be among them.
+    """
+    if config.get("tied", False):
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "unembed.W_U"}
+    with torch.device("meta"):  # no storage for parameters that are replaced at once
+        model = Reference(config, frozenset(tensors))
+    model.load_state_dict(tensors, assign=True)
+    return model.requires_grad_(False).eval()
 
 
 def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:

@@ -67,4 +67,5 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
-    return torch.tensor(slopes, dtype=torch.float64)
+    # real numbers also where parameters are made without storage
+    return torch.tensor(slopes, dtype=torch.float64, device="cpu")

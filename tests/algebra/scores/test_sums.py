@@ -105,7 +105,7 @@ def test_the_key_value_group_is_said() -> None:
     scores = Architecture(1, 4, kv_heads=2).scores("0.3")
 
     assert scores.kv_head == 1
-    assert "W_K is that of key-value head 0.1" in str(scores)
+    assert "W_K is that of key-value head 0.kv1" in str(scores)
     assert "key-value" not in str(Architecture(1, 4).scores("0.3"))
 
 

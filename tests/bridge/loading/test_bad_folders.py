@@ -50,7 +50,7 @@ def test_a_name_with_line_breaks_stays_one_line(tmp_path: Path):
 
 def test_no_config(folder: Path):
     (folder / "config.json").unlink()
-    refused(folder, r"config\.json' does not exist: a native checkpoint has a config\.json")
+    refused(folder, r"config\.json' does not exist: a checkpoint has a config\.json")
 
 
 def test_an_empty_folder(tmp_path: Path):

@@ -26,7 +26,7 @@ def test_what_was_written_is_read(architecture: dict):
 
         assert loaded.path == Path(folder)
         assert loaded.config.to_json() == model.config
-        assert loaded.tokenizer_path is None
+        assert loaded.tokenizer.path is None
         assert len(loaded.weights.layers) == model.config["n_layers"]
         tensors = loaded.weights.tensors()
         assert tensors.keys() == model.arrays.keys()
@@ -157,7 +157,7 @@ def test_metadata_of_the_file_is_no_tensor(tmp_path: Path):
 def test_the_tokenizer_is_found_but_not_read(tmp_path: Path):
     make_checkpoint(tmp_path)
     (tmp_path / "tokenizer.json").write_text("not looked at", encoding="utf-8")
-    assert load_native(tmp_path).tokenizer_path == tmp_path / "tokenizer.json"
+    assert load_native(tmp_path).tokenizer.path == tmp_path / "tokenizer.json"
 
 
 def test_an_odd_header_length_gives_aligned_tensors(tmp_path: Path):

@@ -1,0 +1,103 @@
+"""The transformers package, where something of it is needed: loaded late, quietly, offline.
+
+``trust_remote_code`` is never switched on: no code that comes with a checkpoint is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from otimes.bridge.loading.files import shown_path
+from otimes.errors import CheckpointError, UnsupportedError
+
+INSTALL = "pip install 'otimes[hf]'"
+
+
+def package(purpose: str) -> ModuleType:
+    """Import transformers.
+
+    Args:
+        purpose: what it is needed for, for the message where it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{purpose} needs the transformers package ({error}): {INSTALL}"
+        ) from error
+    return transformers
+
+
+def available() -> bool:
+    """Whether transformers is installed; it is not imported."""
+    from importlib.util import find_spec
+
+    return find_spec("transformers") is not None
+
+
+def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
+    """The module of a local folder, in evaluation mode, with attention that can be looked at."""
+    found = package("running the original module")
+    with _quietly(found), _failures_of(folder):
+        module = found.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            **options,
+        )
+    return module.requires_grad_(False).eval()
+
+
+def serialized_tokenizer(folder: Path, **options: Any) -> str:
+    """The tokenizer of a local folder as the text of a ``tokenizer.json``."""
+    found = package("a tokenizer without a tokenizer.json")
+    with _quietly(found), _failures_of(folder):
+        tokenizer = found.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **options
+        )
+    return serialized(tokenizer)
+
+
+def serialized(tokenizer: object) -> str:
+    """A tokenizer object, of transformers or of tokenizers, as the text of a ``tokenizer.json``."""
+    engine = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(engine, "to_str"):
+        raise UnsupportedError(
+            f"{type(tokenizer).__name__} has no engine of the tokenizers package behind it, so its "
+            "tokens cannot be shown exactly: pass token ids, or a fast tokenizer"
+        )
+    return str(engine.to_str())
+
+
+@contextmanager
+def _quietly(found: ModuleType) -> Generator[None]:
+    """Without progress bars, which are a global setting of the package."""
+    logging = found.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _failures_of(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"transformers cannot load {shown_path(folder)} ({type(error).__name__}: {reason}): "
+            "fetch a fresh copy, or install what it asks for"
+        ) from error

