@@ -110,12 +110,14 @@ def test_an_unknown_mode_is_refused(tmp_path: Path):
         ox.load(make_checkpoint(tmp_path).path, mlp="linear")
 
 
-def test_a_run_is_that_of_the_oracle(tmp_path: Path):
+def test_a_model_with_all_of_it_runs_and_verifies(tmp_path: Path):
     made = make_checkpoint(tmp_path, **MODELS["Gemma"][0])
     run = ox.load(made.path).run(tokens=[[3, 1, 4, 1, 5]])
     expected = transformer.forward(made.config, made.arrays, [[3, 1, 4, 1, 5]])
     np.testing.assert_allclose(run.logits.numpy(), expected["logits"], rtol=0, atol=1e-11)
     np.testing.assert_allclose(run.pattern(1).numpy(), expected["patterns"][1], rtol=0, atol=1e-11)
+    certificate = ox.verify(run)
+    assert certificate.holds, certificate.reasons
 
 
 def test_a_tied_attention_only_model_verifies(tmp_path: Path):
