@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.bridge.loading.tiny import randomise, tokens
 
 import otimes as ox
+from tests.bridge.loading.tiny import randomise, tokens
 
 WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, N_CTX = 64, 4, 2, 96, 2, 16
 # transformers adds <|endoftext|> where a file does not have it
-PIECES = ["<|endoftext|>", "<s>", "</s>", "a", "b", "Ġ", "ab", "Ġab", *(chr(99 + n) for n in range(23))]
+PIECES = [
+    "<|endoftext|>",
+    "<s>",
+    "</s>",
+    "a",
+    "b",
+    "Ġ",
+    "ab",
+    "Ġab",
+    *(chr(99 + n) for n in range(23)),
+]
 
 
 def llama():

@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from tests.bridge.loading.tiny import tiny
 
 import otimes as ox
+from tests.bridge.loading.tiny import tiny
 
 
 def engine(*, bos: bool, tokens: int = 31):
