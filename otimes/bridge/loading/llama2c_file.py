@@ -43,8 +43,9 @@ def read_llama2c(file: Path) -> tuple[dict[str, object], dict[str, Tensor]]:
                 f"{where} is a llama2.c file of version {version}, whose linear layers are "
                 "quantised: export the model as version 0 or 1"
             )
-    numbers = struct.unpack_from("<7i", head, 8 if newer else 0)
-    found: dict[str, int] = dict(zip(_NAMES, numbers, strict=True))
+    found: dict[str, int] = dict(
+        zip(_NAMES, struct.unpack_from("<7i", head, 8 if newer else 0), strict=True)
+    )
     tied = head[8 + 4 * len(_NAMES)] == 1 if newer else found["vocab_size"] > 0
     found["vocab_size"] = abs(found["vocab_size"])
     if any(not 0 < value < 2**24 for value in found.values()) or found["dim"] % found["n_heads"]:

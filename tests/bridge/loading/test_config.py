@@ -83,7 +83,7 @@ def test_frozen():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": MISSING}, r'c\.json has no format, not "format": "otimes": only native otimes'),
+        ({"format": MISSING}, r'c\.json has no format, not "format": "otimes": a native'),
         ({"format": "gguf"}, r"c\.json has format 'gguf', not"),
         ({"format": None}, r"has format None, not"),
         ({"version": MISSING}, r"has no version; this otimes knows version 1: install a newer"),

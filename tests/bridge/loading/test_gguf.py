@@ -12,8 +12,16 @@ from tests.bridge.loading.tiny import randomise, tokens
 WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, N_CTX = 64, 4, 2, 96, 2, 16
 # transformers adds <|endoftext|> where a file does not have it
 PIECES = [
-    "<|endoftext|>", "<s>", "</s>", "a", "b", "Ġ", "ab", "Ġab", *(chr(99 + n) for n in range(23)),
-]  # fmt: skip
+    "<|endoftext|>",
+    "<s>",
+    "</s>",
+    "a",
+    "b",
+    "Ġ",
+    "ab",
+    "Ġab",
+    *(chr(99 + n) for n in range(23)),
+]
 
 
 def llama():

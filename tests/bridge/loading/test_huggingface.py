@@ -169,8 +169,29 @@ def test_modules_that_return_no_patterns_are_judged_too():
     module = tiny("llama")
     module.set_attn_implementation("sdpa")
     model = ox.load(module)
-    recorded = model.original.record(tokens())
-    assert deviation(model.reference()(tokens()).logits, recorded.logits) < ROUNDED
+    recorded, judged = model.original.record(tokens()), model.reference()(tokens())
+    assert deviation(judged.logits, recorded.logits) < ROUNDED
+    # what the patterns that are recomputed here write is what its attention wrote
+    for layer, written in enumerate(recorded.attention_outputs):
+        ours = judged.streams[2 * layer + 1] - judged.streams[2 * layer]
+        assert deviation(ours, written) < ROUNDED
+
+
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("gpt2", lambda attention, mlp: (attention, mlp)),
+        ("granite", lambda attention, mlp: (0.6 * attention, 0.6 * mlp)),
+        ("gptj", lambda attention, mlp: (attention + mlp,)),
+        ("gpt_neox", lambda attention, mlp: (attention + mlp,)),
+    ],
+)
+def test_the_outputs_of_branches_are_what_the_streams_gain(name, added):
+    recorded = ox.load(tiny(name)).original.record(tokens())
+    branches = zip(recorded.attention_outputs, recorded.mlp_outputs, strict=True)
+    gains = [gain for attention, mlp in branches for gain in added(attention, mlp)]
+    for before, gain, after in zip(recorded.streams[:-1], gains, recorded.streams[1:], strict=True):
+        assert torch.allclose(before + gain, after, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", FAMILIES[:13], ids=lambda family: family.name)
