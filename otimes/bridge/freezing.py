@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from otimes.algebra.architecture import ATTENTION_BIASES
 from otimes.algebra.layout import ATTENTION, MLP, reading_norm, writing_norm
+from otimes.algebra.options import ATTENTION_BIASES
 from otimes.algebra.sources import Source
 from otimes.bridge.loading.weights import norm_file_name
 from otimes.bridge.model import Model
@@ -101,7 +101,7 @@ def frozen_mlp(
 
 
 def _tensor_of(bias: str) -> str:
-    """The name in a native file of a bias of the symbols, such as ``b_V[1]`` or ``b_ln2_post[0]``."""
+    """The name in a native file of a bias of the symbols, such as ``b_V[1]`` or ``b_ln2[0]``."""
     name, _, layer = bias.partition("[")
     at = f"blocks.{layer[:-1]}"
     if name == "b_U":
