@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from otimes.algebra.layout import ATTENTION, MLP, reading_norm, writing_norm
+from otimes.algebra.options import ATTENTION_BIASES
 from otimes.algebra.sources import Source
 from otimes.bridge.loading.weights import norm_file_name
 from otimes.bridge.model import Model
@@ -99,6 +100,20 @@ def frozen_mlp(
     )
 
 
+def _tensor_of(bias: str) -> str:
+    """The name in a native file of a bias of the symbols, such as ``b_V[1]`` or ``b_ln2[0]``."""
+    name, _, layer = bias.partition("[")
+    at = f"blocks.{layer[:-1]}"
+    if name == "b_U":
+        return "unembed.b_U"
+    if name in ATTENTION_BIASES:
+        return f"{at}.attn.{name}"
+    if name in ("b_in", "b_out"):
+        return f"{at}.mlp.{name}"
+    norm = name.removeprefix("b_")
+    return f"{at}.{norm}.b" if layer else f"ln_{norm}.b"
+
+
 class _Freezer:
     """One frozen model while it is built; it counts what it takes."""
 
@@ -125,6 +140,10 @@ class _Freezer:
 
     def frozen(self) -> Frozen:
         """Everything, each tensor of the file taken once."""
+        for bias in self.architecture.biases:
+            name = _tensor_of(bias)
+            if name not in self.tensors:
+                raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
         written, mlps = self._inputs(), list[tuple[int, FrozenEdge]]()
         blocks, readers, attention = list[FrozenBlock](), list[FrozenReader](), list[int]()
         for number, block in enumerate(self.architecture.blocks):
