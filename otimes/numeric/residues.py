@@ -49,22 +49,10 @@ def residues(value: Tensor, prime: int) -> Tensor:
     if not value.numel():
         return value
     mantissa, exponent = torch.frexp(value)
-    scaled = mantissa * 2.0**27
-    high = scaled.trunc()
-    low = (scaled - high) * 2.0**26  # 27 and 26 bits: the products below have no rounding error
-    least = int(exponent.min())
-    places, exponents = (exponent - least).long(), range(least, int(exponent.max()) + 1)
-    total = high * _powers_of_two(exponents, -27, prime)[places]
-    if bool(low.any()):  # numbers that were float32 have no lower half
-        total += low * _powers_of_two(exponents, -53, prime)[places]
-    return torch.remainder(total, prime)
-
-
-def _powers_of_two(exponents: range, shift: int, prime: int) -> Tensor:
-    """Residues of ``2^(e + shift)`` that are smallest in size: at most half the prime."""
-    found = (pow(2, e + shift, prime) for e in exponents)
-    small = [r - prime if 2 * r > prime else r for r in found]
-    return torch.tensor(small, dtype=torch.float64)
+    integer = torch.remainder((mantissa * 2.0**53).long(), prime)
+    low, high = int(exponent.min()) - 53, int(exponent.max()) - 53
+    powers = torch.tensor([pow(2, e, prime) for e in range(low, high + 1)])
+    return torch.remainder(integer * powers[exponent.long() - 53 - low], prime).double()
 
 
 def residue_of(number: float, prime: int) -> int:
@@ -78,7 +66,7 @@ class ResidueEdge(FrozenEdge):
 
     prime: int = 2
 
-    def apply(self, stream: Float[Tensor, "*rows places d_model"]) -> Stream:
+    def apply(self, stream: Stream) -> Stream:
         """``μ (D ⊗ Γ) x`` modulo the prime."""
         if self.centred:
             inverse = pow(stream.shape[-1], -1, self.prime)

@@ -141,10 +141,11 @@ def plain_steps(model: FrozenModel, traces: Sequence[Trace]) -> list[list[Step]]
         inputs = torch.stack([trace.streams[number].high for trace in traces])
         values = linear_block(model.blocks[number], inputs)
         values = values + wide.added(number + 1)
-        sizes = torch.stack([trace.magnitudes[number] for trace in traces])
-        sizes = block_magnitude(model, number, torch.maximum(sizes, inputs.abs()))
+        # the largest of all traces: one product serves all, and they differ little
+        sizes = torch.stack([*(trace.magnitudes[number] for trace in traces), *inputs.abs()])
+        size = block_magnitude(model, number, sizes.amax(0))
         relative = gamma(roundings(model, number) + 3, unit)
-        for mine, trace, value, size in zip(found, traces, values, sizes, strict=True):
+        for mine, trace, value in zip(found, traces, values, strict=True):
             count = roundings(model, number, alone=trace.alone)
             step = _step(str(number), trace, trace.streams[number + 1] - value, size, count)
             own = (step.uncertainty + relative * size) * SAFETY + UNDERFLOW
