@@ -142,7 +142,7 @@ def test_bounds_say_much(name: str, dtype: torch.dtype) -> None:
 
 @IN_BOTH
 def test_the_distance_of_two_sides_weighted_by_the_adjoint(name: str, dtype: torch.dtype) -> None:
-    """By local bounds and by measured deviations, which say more; both in one pass backwards."""
+    """By local bounds and by measured deviations, which say more in float32; in one pass."""
     model, _ = small(name, dtype)
     chosen = chosen_of(model)
     traces = list(traces_of(name, dtype, chosen=True).values())
@@ -157,7 +157,8 @@ def test_the_distance_of_two_sides_weighted_by_the_adjoint(name: str, dtype: tor
         within(error, before, "local bounds")
         within(error, measured, "measured deviations")
         assert (measured <= before).all()
-        assert float(measured.max()) < 0.2 * float(before.max())
+        if dtype == torch.float32:  # measuring in float64 is as uncertain as computing in it
+            assert float(measured.max()) < 0.2 * float(before.max())
 
 
 def test_a_distance_without_a_step_is_seen() -> None:
