@@ -93,9 +93,10 @@ class Step:
         return self.deviation.clamp(-self.bound, self.bound)
 
     def apart(self, other: Step) -> Tensor:
-        """How far the deviations of two sides are apart at most."""
+        """How far the deviations of two sides are apart at most, as far as they are rounding."""
         difference = (self.within_bound - other.within_bound).abs()
-        return (difference + self.uncertainty + other.uncertainty) * SAFETY
+        measured = (difference + self.uncertainty + other.uncertainty) * SAFETY
+        return torch.minimum(measured, self.bound + other.bound)
 
 
 def worst_ratio(error: Tensor, bound: Tensor) -> float:

@@ -156,7 +156,7 @@ def test_the_distance_of_two_sides_weighted_by_the_adjoint(name: str, dtype: tor
         error = value_of(trace.logits) - value_of(judge[0].logits)
         within(error, before, "local bounds")
         within(error, measured, "measured deviations")
-        assert (measured <= before).all()
+        assert (measured <= (1 + 1e-12) * before).all()
         if dtype == torch.float32:  # measuring in float64 is as uncertain as computing in it
             assert float(measured.max()) < 0.2 * float(before.max())
 
