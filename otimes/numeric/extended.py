@@ -154,7 +154,7 @@ def reciprocal(number: int) -> Extended:
     exact = Fraction(1, number)
     high = float(exact)
     low = float(exact - Fraction(high))
-    error = float(abs(exact - Fraction(high) - Fraction(low)))
+    error = math.nextafter(float(abs(exact - Fraction(high) - Fraction(low))), math.inf)
     return Extended(*(torch.tensor(part, dtype=torch.float64) for part in (high, low, error)))
 
 

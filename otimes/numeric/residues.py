@@ -66,7 +66,7 @@ class ResidueEdge(FrozenEdge):
 
     prime: int = 2
 
-    def apply(self, stream: Stream) -> Stream:
+    def apply(self, stream: Float[Tensor, "*rows places d_model"]) -> Stream:
         """``μ (D ⊗ Γ) x`` modulo the prime."""
         if self.centred:
             inverse = pow(stream.shape[-1], -1, self.prime)
