@@ -13,7 +13,7 @@ from otimes.bridge.mlp_outputs import output_errors
 from otimes.bridge.run import Run
 from otimes.models.reference import Recording
 from otimes.numeric.rounding import Step, worst_ratio
-from otimes.numeric.scores import cap_error, score_bound, softmax_error, sum_of_terms
+from otimes.numeric.scores import cap_error, score_bounds, softmax_error, sums_of_terms
 from otimes.numeric.traces import PathTrace
 from otimes.results.certificate import BlockCheck, Check
 
@@ -80,19 +80,17 @@ def score_check(
         stream = recording.streams[number]
         if not parts:  # all terms that could stand here are missing: their sum is 0
             parts = (torch.zeros_like(stream),)
-        for head in range(frozen.model.blocks[number].heads):
-            value, count = sum_of_terms(reader, head, parts)
-            bound = score_bound(
-                reader,
-                head,
-                count + len(engine.parts[number]),
-                value.dtype,
-                stream.double().abs(),
-                engine.trace.magnitudes[number],
-                distances[number],
-            )
-            error = (recording.scores[layer][:, head].double() - value.double()).abs()
-            check = check_of(error, bound)
+        values, count = sums_of_terms(reader, parts)
+        bounds = score_bounds(
+            reader,
+            count + len(engine.parts[number]),
+            values.dtype,
+            torch.maximum(stream.double().abs(), engine.trace.magnitudes[number]),
+            distances[number],
+        )
+        errors = (recording.scores[layer].double() - values.double()).abs()
+        for head in range(values.shape[1]):
+            check = check_of(errors[:, head], bounds[:, head])
             wrong += [] if check.holds else [f"{layer}.{head}"]
             worst, pairs = _worse(worst, check), pairs + count
     return worst, pairs, wrong

@@ -5,7 +5,8 @@ Every analysis is rigorous. The first that says something is taken:
 1. *absolute values*, for every position and token: local rounding bounds carried by ``|F|``;
 2. the *adjoint*, for chosen logits, at any depth: local bounds weighted by how each logit reads
    the stream;
-3. *measured deviations* carried by the network, the tightest.
+3. *measured deviations*, the tightest: carried by the network to all logits, or weighted by the
+   adjoint.
 
 The first two do not depend on what the engine wrote, so a change inside one term whose effect on a
 checked logit exceeds twice the bound makes the certificate fail. See :mod:`otimes.numeric.apriori`
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from otimes.numeric.apriori import absolute_bound, adjoint_bound
+from otimes.numeric.apriori import absolute_bound, adjoint_bound, adjoint_bounds
 from otimes.numeric.chosen import Chosen
 from otimes.numeric.frozen import FrozenModel
+from otimes.numeric.gains import stream_norm
 from otimes.numeric.rounding import Carried, Step, Trace, carry, plain_steps, steps
 
 ABSOLUTE, ADJOINT, MEASURED = "absolute values", "adjoint", "measured deviations"
@@ -91,13 +93,14 @@ def bound_logits(
     chosen = traces[0].chosen
     if chosen is not None:
         both = [mine.bound + own for mine, own in zip(sides.judge, local, strict=True)]
-        bound = adjoint_bound(model, both, chosen) + uncertainty
-        if float(bound.max()) <= most:
-            return LogitBound(ADJOINT, error, bound, chosen, None)
-        first = carry(model, sides.judge, chosen=chosen)
-        second = carry(model, sides.engine, any_order=True, chosen=chosen)
-        bound = first.logits + second.logits + uncertainty
-        return LogitBound(MEASURED, error, bound, chosen, None)
+        apart = [a.apart(b) for a, b in zip(sides.judge, sides.engine, strict=True)]
+        apart[-1] = both[-1]  # reading out is not measured: the bound holds for any order
+        far = [stream_norm(distance) for distance in sides.distances]
+        bounds = adjoint_bounds(model, [both, apart], far, chosen)
+        before, measured = (bound + uncertainty for bound in bounds)
+        if float(before.max()) <= most:
+            return LogitBound(ADJOINT, error, before, chosen, None)
+        return LogitBound(MEASURED, error, measured, chosen, None)
     assert sides.carried is not None
     judge, engine = (side.logits for side in sides.carried)
     measured = judge + engine + uncertainty

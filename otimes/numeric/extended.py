@@ -14,7 +14,7 @@ their effect need not take absolute values through the layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -110,6 +110,23 @@ class Extended:
         return value, (self.error + UNIT * value.abs()) * SAFETY + UNDERFLOW
 
 
+def sum_of(parts: Sequence[Tensor]) -> tuple[Extended, Tensor]:
+    """The sum of tensors of one shape, and the sum of their absolute values, in float64.
+
+    The errors of the additions are added up without compensation (Ogita, Rump and Oishi 2005,
+    "Accurate sum and dot product", Sum2), so ``γ_n²`` of the absolute values is missing.
+    """
+    high = parts[0].double()
+    low, size = torch.zeros_like(high), high.abs()
+    for part in parts[1:]:
+        wide = part.double()
+        high, rest = two_sum(high, wide)
+        low, size = low + rest, size + wide.abs()
+    missed = (2 * len(parts) * UNIT) ** 2 * size
+    high, low = two_sum(high, low)
+    return Extended(high, low, missed * SAFETY), size
+
+
 def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The rounded sum and its exact error (Knuth)."""
     total = a + b
@@ -137,7 +154,7 @@ def reciprocal(number: int) -> Extended:
     exact = Fraction(1, number)
     high = float(exact)
     low = float(exact - Fraction(high))
-    error = float(abs(exact - Fraction(high) - Fraction(low)))
+    error = math.nextafter(float(abs(exact - Fraction(high) - Fraction(low))), math.inf)
     return Extended(*(torch.tensor(part, dtype=torch.float64) for part in (high, low, error)))
 
 

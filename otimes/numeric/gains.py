@@ -9,8 +9,6 @@ do: for random matrices ``‖W‖₂`` is about ``sqrt(d_model)`` times smaller 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -33,27 +31,34 @@ def gradient_norm(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient.double(), dim=-1).sum((-2, -1)) * SAFETY
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Bounds on the norm of a block's linear map, and on that of its factors' magnitudes."""
-
-    linear: float
-    absolute: float
-
-
-def block_gain(block: FrozenBlock) -> Gain:
-    """Bounds for ``F_l`` without its constants and for ``|F_l|``."""
-    skip = block.skip.to(torch.float64)
-    linear = _edge_norm(skip)
-    absolute = linear * (2 if skip.centred else 1)
-    for branch in block.to(torch.float64).branches:
-        own = _branch_gain(branch)
-        linear, absolute = linear + own.linear, absolute + own.absolute
-    return Gain(linear * SAFETY, absolute * SAFETY)
+def linear_gain(block: FrozenBlock) -> float:
+    """A bound on the norm of ``F_l`` without its constants."""
+    block = block.to(torch.float64)
+    gain = _edge_norm(block.skip)
+    for branch in block.branches:
+        moving, inside, out, factor = _factors(branch)
+        gain += float((moving * spectral_norm(inside) * spectral_norm(out)).sum()) * factor
+    return gain * SAFETY
 
 
-def _branch_gain(branch: Branch) -> Gain:
-    """The sum over heads of ``‖A‖_∞ ‖W_V‖₂ ‖W_O‖₂``, or the same for all neurons together."""
+def absolute_gain(block: FrozenBlock) -> float:
+    """A bound on the norm of ``|F_l|``, where every factor has its magnitude."""
+    block = block.to(torch.float64)
+    gain = _edge_norm(block.skip) * _taking_means(block.skip)
+    for branch in block.branches:
+        moving, inside, out, factor = _factors(branch)
+        factor *= _taking_means(branch.reads, branch.writes)
+        gain += float((moving * _frobenius(inside) * _frobenius(out)).sum()) * factor
+    return gain * SAFETY
+
+
+def _taking_means(*edges: FrozenEdge) -> int:
+    """``|x| + mean |x|`` has at most twice the norm of x, at each edge that centres."""
+    return 2 ** sum(edge.centred for edge in edges)
+
+
+def _factors(branch: Branch) -> tuple[Tensor, Tensor, Tensor, float]:
+    """``‖A‖_∞`` and the matrices of each head, or of all neurons together, and a number."""
     reads, writes = branch.reads, branch.writes
     if isinstance(branch, FrozenHeads):
         pattern = branch.pattern.abs()
@@ -77,10 +82,7 @@ def _branch_gain(branch: Branch) -> Gain:
         factor *= float(writes.gain.abs().max())
     elif writes.gain is not None:
         out = out * writes.gain
-    linear = (moving * spectral_norm(inside) * spectral_norm(out)).sum()
-    absolute = (moving * _frobenius(inside) * _frobenius(out)).sum()
-    centred = (2 if reads.centred else 1) * (2 if writes.centred else 1)
-    return Gain(float(linear) * factor * SAFETY, float(absolute) * factor * centred * SAFETY)
+    return moving, inside, out, factor
 
 
 def _gained(weight: Tensor, edge: FrozenEdge, dim: int) -> Tensor:
@@ -97,7 +99,14 @@ def _edge_norm(edge: FrozenEdge) -> float:
 
 
 def _frobenius(matrix: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(matrix) * SAFETY
+    # squares of very small or large numbers leave the range of float64
+    scale = _power_of_two_above(matrix.abs().amax((-2, -1)))
+    return torch.linalg.matrix_norm(matrix / scale[..., None, None]) * scale * SAFETY
+
+
+def _power_of_two_above(size: Tensor) -> Tensor:
+    """A number by which scaling has no rounding error, or next to none."""
+    return torch.exp2(torch.frexp(size.clamp(min=1e-300)).exponent.double())
 
 
 def spectral_norm(matrix: Tensor) -> Tensor:
@@ -116,8 +125,7 @@ def _spectral(matrix: Tensor, squarings: int) -> Tensor:
     size = _frobenius(matrix)
     if not squarings:
         return size
-    # a power of two, so that scaling has no rounding error; it keeps powers in range
-    scale = torch.exp2(torch.frexp(size.clamp(min=1e-300)).exponent.double())
+    scale = _power_of_two_above(size)  # it keeps powers in range
     scaled = matrix / scale[..., None, None]
     rounding = gamma(matrix.shape[-2] + 2, unit_roundoff(torch.float64)) * (size / scale) ** 2
     square = _spectral(scaled.transpose(-1, -2) @ scaled, squarings - 1) + rounding + 1e-290

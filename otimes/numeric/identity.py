@@ -70,7 +70,8 @@ class Labels:
         """Independent, each of the prime's residues as likely."""
 
         def some(count: int) -> Tensor:
-            return torch.tensor([float(random.randrange(prime)) for _ in range(count)]).double()
+            found = [random.randrange(prime) for _ in range(count)]
+            return torch.tensor(found, dtype=torch.float64)  # float32 would round large ones
 
         components = tuple(some(block.components) for block in model.blocks)
         return Labels(components, some(len(model.sources)), prime)

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from otimes.numeric.chosen import Chosen, unembed
+from otimes.numeric.chosen import Chosen
 from otimes.numeric.extended import SAFETY, UNDERFLOW, Extended
 from otimes.numeric.frozen import FrozenModel
-from otimes.numeric.gains import block_gain, stream_norm
+from otimes.numeric.gains import linear_gain, stream_norm
 from otimes.numeric.magnitudes import (
     absolute_logits,
     absolute_read,
@@ -87,6 +87,17 @@ class Step:
         """The largest ratio of deviation to bound; the step holds when it is at most 1."""
         return worst_ratio(self.deviation.abs() - self.uncertainty, self.bound)
 
+    @property
+    def within_bound(self) -> Tensor:
+        """The deviation, as far as it is rounding: what is beyond the bound is a mistake."""
+        return self.deviation.clamp(-self.bound, self.bound)
+
+    def apart(self, other: Step) -> Tensor:
+        """How far the deviations of two sides are apart at most, as far as they are rounding."""
+        difference = (self.within_bound - other.within_bound).abs()
+        measured = (difference + self.uncertainty + other.uncertainty) * SAFETY
+        return torch.minimum(measured, self.bound + other.bound)
+
 
 def worst_ratio(error: Tensor, bound: Tensor) -> float:
     """The largest ``error / bound``, infinite where either is not finite."""
@@ -131,10 +142,11 @@ def plain_steps(model: FrozenModel, traces: Sequence[Trace]) -> list[list[Step]]
         inputs = torch.stack([trace.streams[number].high for trace in traces])
         values = linear_block(model.blocks[number], inputs)
         values = values + wide.added(number + 1)
-        sizes = torch.stack([trace.magnitudes[number] for trace in traces])
-        sizes = block_magnitude(model, number, torch.maximum(sizes, inputs.abs()))
+        # the largest of all traces: one product serves all, and they differ little
+        sizes = torch.stack([*(trace.magnitudes[number] for trace in traces), *inputs.abs()])
+        size = block_magnitude(model, number, sizes.amax(0))
         relative = gamma(roundings(model, number) + 3, unit)
-        for mine, trace, value, size in zip(found, traces, values, sizes, strict=True):
+        for mine, trace, value in zip(found, traces, values, strict=True):
             count = roundings(model, number, alone=trace.alone)
             step = _step(str(number), trace, trace.streams[number + 1] - value, size, count)
             own = (step.uncertainty + relative * size) * SAFETY + UNDERFLOW
@@ -172,19 +184,13 @@ class Carried:
     logits: Tensor
 
 
-def carry(
-    model: FrozenModel,
-    measured: list[Step],
-    *,
-    any_order: bool = False,
-    chosen: Chosen | None = None,
-) -> Carried:
+def carry(model: FrozenModel, measured: list[Step], *, any_order: bool = False) -> Carried:
     """Carry deviations through the later blocks; see the module's text.
 
     With ``any_order`` the last step counts with its bound instead of its measured deviation.
     """
     unit = unit_roundoff(torch.float64)
-    rounding = [step.deviation.clamp(-step.bound, step.bound) for step in measured]
+    rounding = [step.within_bound for step in measured]
     error, tail = rounding[0], measured[0].uncertainty
     streams = [error.abs() + tail]
     for number, block in enumerate(model.blocks):
@@ -193,16 +199,16 @@ def carry(
         sizes = linear_block(block, torch.stack([error.abs(), tail]), absolute=True)
         lost = gamma(roundings(model, number) + 1, unit) * (sizes[0] + own.abs())
         fresh = (uncertainty + lost + UNDERFLOW) * SAFETY
-        through = block_gain(block).linear * stream_norm(tail) + stream_norm(fresh)
+        through = linear_gain(block) * stream_norm(tail) + stream_norm(fresh)
         tail = torch.minimum(sizes[1] + fresh, through) * SAFETY
         error = linear_block(block, error) + own
         streams.append(error.abs() + tail)
     last = measured[-1]
     readout = torch.zeros_like(last.deviation) if any_order else rounding[-1]
     read = model.multiplier * model.final.to(torch.float64).apply(error)
-    carried = unembed(read, model.W_U.double(), chosen) + readout
-    size = absolute_logits(model, absolute_read(model, error.abs()), chosen)
+    carried = read @ model.W_U.double() + readout
+    size = absolute_logits(model, absolute_read(model, error.abs()))
     lost = gamma(logits_roundings(model), unit) * (size + readout.abs())
-    rest = absolute_logits(model, absolute_read(model, tail), chosen) + lost
+    rest = absolute_logits(model, absolute_read(model, tail)) + lost
     rest = rest + (last.bound if any_order else last.uncertainty)
     return Carried(tuple(streams), carried.abs() + rest * SAFETY + UNDERFLOW)

@@ -86,7 +86,7 @@ class FrozenReader:
     def behind(
         self,
         query: bool,
-        head: int,
+        head: int | None,
         vectors: Float[Tensor, "*lead pos d_head"],
         positions: Sequence[int] | None = None,
     ) -> Tensor:
@@ -94,7 +94,7 @@ class FrozenReader:
 
         Args:
             query: the queries, or else the keys.
-            head: the query head.
+            head: the query head; None for all of this side's, an axis in front of the batch.
             vectors: ``[..., batch, pos, d_head]``.
             positions: which positions the vectors stand at; None is all.
         """
@@ -114,58 +114,54 @@ class FrozenReader:
         return self._scaled(query, head, vectors, positions)
 
     def _scaled(
-        self, query: bool, head: int, vectors: Tensor, positions: Sequence[int] | None
+        self, query: bool, head: int | None, vectors: Tensor, positions: Sequence[int] | None
     ) -> Tensor:
         norm = self.q_norm if query else self.k_norm
         if norm is None:
             return vectors
-        scale = norm.scale[:, self.number(query, head)]
-        scale = scale if positions is None else scale[:, list(positions)]
+        if head is None:
+            scale = norm.scale.transpose(0, 1)  # [number, batch, pos]
+        else:
+            scale = norm.scale[:, self.number(query, head)]
+        scale = scale if positions is None else scale[..., list(positions)]
         return vectors * scale[..., None]
 
-    def parts(self, query: bool, head: int, streams: Sequence[Stream]) -> Tensor:
-        """One side's parts ``[part, batch, pos, d_head]``: streams, at least one, and its own."""
-        matrix, bias = self.side(query, head)
-        found = [self.reads.apply(stream) @ matrix for stream in streams]
+    def parts(
+        self, query: bool, streams: Sequence[Stream]
+    ) -> Float[Tensor, "part number batch pos d_head"]:
+        """One side's parts, of all its heads: of streams, at least one, and its own."""
+        matrix, bias = self._queries if query else self._keys
+        found = [_of_each(torch.stack([self.reads.apply(x) for x in streams]), matrix)]
         if self.positions is not None:
-            found.append((self.positions @ matrix).expand_as(found[0]))
+            found.append(_of_each(self.positions, matrix).expand_as(found[0][:1]))
         if self.reads.bias is not None:
-            found.append((self.reads.bias @ matrix).expand_as(found[0]))
+            found.append(_of_each(self.reads.bias[None, None], matrix).expand_as(found[0][:1]))
         if bias is not None:
-            found.append(bias.expand_as(found[0]))
-        return self.behind(query, head, torch.stack(found))
+            found.append(bias[:, None, None].expand_as(found[0][:1]))
+        return self.behind(query, None, torch.cat(found))
 
-    def magnitude(self, query: bool, head: int, size: Tensor) -> Tensor:
-        """The sum of absolute values on one side, ``[batch, pos, d_head]``, in float64."""
-        total = self._before_turning(query, head, size)
-        return total if self.rotation is None else self.rotation.absolute(total)
+    def magnitudes(
+        self, query: bool, size: Stream, distance: Stream
+    ) -> tuple[Float[Tensor, "number batch pos d_head"], Float[Tensor, "number batch pos d_head"]]:
+        """The sum of absolute values on one side, of all its heads, and how far it may be off.
 
-    def _before_turning(self, query: bool, head: int, size: Tensor) -> Tensor:
-        matrix, bias = self._absolute_side(query, head)
-        total = self.reads.to(torch.float64).absolute().apply(size) @ matrix
-        if self.positions is not None:
-            total = total + self.positions.double().abs() @ matrix
-        if self.reads.bias is not None:
-            total = total + self.reads.bias.double().abs() @ matrix
-        total = total if bias is None else total + bias
-        return self._scaled(query, head, total, None)
-
-    def _absolute_side(self, query: bool, head: int) -> tuple[Tensor, Tensor | None]:
+        Both in float64. ``size`` is that of the stream; streams are at most ``distance`` apart, and
+        each computation of a rotation's angles is off by its own rounding.
+        """
         matrix, bias = self._query_magnitudes if query else self._key_magnitudes
-        number = self.number(query, head)
-        return matrix[number], None if bias is None else bias[number]
-
-    def distance(self, query: bool, head: int, stream: Tensor) -> Tensor:
-        """How far apart a side's vectors are at most, where streams are at most this far apart."""
-        reads = self.reads.to(torch.float64).absolute()
-        found = reads.apply(stream) @ self._absolute_side(query, head)[0]
-        found = self._scaled(query, head, found, None)
-        return found if self.rotation is None else self.rotation.absolute(found)
-
-    def drift(self, query: bool, head: int, size: Tensor) -> Tensor:
-        """How far apart a side's vectors are by two computations of the same angles."""
-        found = self._before_turning(query, head, size)
-        return torch.zeros_like(found) if self.rotation is None else self.rotation.drift(found)
+        # one product for both: [2, number, batch, pos, d_head]
+        both = self.reads.to(torch.float64).absolute().apply(torch.stack([size, distance]))
+        total, far = _of_each(both, matrix)
+        if self.positions is not None:
+            total = total + _of_each(self.positions.double().abs(), matrix)
+        if self.reads.bias is not None:
+            total = total + _of_each(self.reads.bias.double().abs()[None, None], matrix)
+        total = total if bias is None else total + bias[:, None, None]
+        total, far = (self._scaled(query, None, part, None) for part in (total, far))
+        if self.rotation is None:
+            return total, far
+        drift = self.rotation.drift(total + far)
+        return self.rotation.absolute(total), self.rotation.absolute(far) + drift
 
     @property
     def roundings(self) -> int:
@@ -211,61 +207,62 @@ def _magnitudes(
     return (norm.fold_magnitudes(size), None if of_bias is None else norm.fold_magnitudes(of_bias))
 
 
-def sum_of_terms(
-    reader: FrozenReader, head: int, streams: Sequence[Stream]
-) -> tuple[Float[Tensor, "batch dest src"], int]:
-    """The sum over all pairs of parts of one head's scores, and the number of pairs.
+def _of_each(
+    stream: Float[Tensor, "*lead batch pos d_model"],
+    matrices: Float[Tensor, "number d_model d_head"],
+) -> Float[Tensor, "*lead number batch pos d_head"]:
+    """The stream times each matrix, in one product."""
+    number, d_model, d_head = matrices.shape
+    flat = stream @ matrices.transpose(0, 1).reshape(d_model, number * d_head)
+    return flat.reshape(*stream.shape[:-1], number, d_head).movedim(-2, -4)
+
+
+def sums_of_terms(
+    reader: FrozenReader, streams: Sequence[Stream]
+) -> tuple[Float[Tensor, "batch head dest src"], int]:
+    """The sum over all pairs of parts of every head's scores, and the number of pairs of each.
 
     Each pair's scores are computed by themselves, then added.
     """
-    queries = reader.parts(True, head, streams)
-    keys = reader.parts(False, head, streams).transpose(-1, -2)  # [part, batch, d_head, src]
-    _, batch, length, _ = queries.shape
-    total = queries.new_zeros(batch, length, length)
+    queries = reader.parts(True, streams)
+    keys = reader.parts(False, streams).transpose(-1, -2)  # [part, number, batch, d_head, src]
+    parts, heads, batch, length, _ = queries.shape
+    found = queries.new_zeros(batch, heads, length, length)
     at_once = max(1, _BYTES_AT_ONCE // max(1, batch * length * length * queries.element_size()))
-    for query in queries:
-        for some in keys.split(at_once):
-            # [1, batch, dest, d_head] x [part, batch, d_head, src]
-            total = total + torch.matmul(query[None], some).sum(0)
-    total = reader.scale * total
-    if reader.shift is not None:
-        total = total + reader.shift[:, head]
-    return total, len(queries) * len(keys)
+    for head in range(heads):
+        own = keys[:, reader.number(False, head)]
+        for query in queries[:, head]:
+            for some in own.split(at_once):
+                # [1, batch, dest, d_head] x [part, batch, d_head, src]
+                found[:, head] += torch.matmul(query[None], some).sum(0)
+    found = reader.scale * found
+    return (found if reader.shift is None else found + reader.shift), parts * len(keys)
 
 
-def score_bound(
-    reader: FrozenReader,
-    head: int,
-    pairs: int,
-    dtype: torch.dtype,
-    recorded: Tensor,
-    magnitude: Tensor,
-    distance: Tensor,
-) -> Float[Tensor, "batch dest src"]:
-    """A rigorous bound on recorded score minus sum of terms, in float64.
+def score_bounds(
+    reader: FrozenReader, pairs: int, dtype: torch.dtype, size: Stream, distance: Stream
+) -> Float[Tensor, "batch head dest src"]:
+    """A rigorous bound on recorded scores minus sums of terms, in float64.
 
-    Both sides round: by ``γ_n`` of the absolute values, ``recorded`` being the magnitude of the
-    judge's stream and ``magnitude`` that of the parts. Their streams differ by at most
-    ``distance``, which changes a bilinear form by at most
-    ``|Δq| |k| + |q| |Δk| + |Δq| |Δk|``; so do the angles of rotations, which each side computes.
+    Both sides round: by ``γ_n`` of the absolute values, ``size`` being at least the magnitude of
+    the judge's stream and that of the parts. Their streams differ by at most ``distance``, which
+    changes a bilinear form by at most ``|Δq| |k| + |q| |Δk| + |Δq| |Δk|``; so do the angles of
+    rotations, which each side computes. With ``γ`` the sum of both sides' this is at most
+    ``(γ |q| + |Δq|) (|k| + |Δk|) + |q| |Δk|``.
     """
     d_model, d_head = reader.W_Q.shape[1:]
-    unit = unit_roundoff(dtype)
-    bound = torch.zeros(())
-    queries, keys = (reader.magnitude(query, head, magnitude) for query in (True, False))
-    count = 2 * d_model + d_head + reader.roundings + 8
-    bound = bound + gamma(count + pairs, unit) * (queries @ keys.transpose(-1, -2))
-    queries, keys = (reader.magnitude(query, head, recorded) for query in (True, False))
-    bound = bound + gamma(count, unit) * (queries @ keys.transpose(-1, -2))
-    far_queries, far_keys = (
-        reader.distance(query, head, distance) + reader.drift(query, head, recorded + distance)
-        for query in (True, False)
+    unit, count = unit_roundoff(dtype), 2 * d_model + d_head + reader.roundings + 8
+    relative = gamma(count + pairs, unit) + gamma(count, unit)
+    queries, far_queries = reader.magnitudes(True, size, distance)
+    of_head = [reader.number(False, head) for head in range(len(queries))]
+    # [number, batch, src, d_head] -> [head, batch, d_head, src]
+    keys, far_keys = (
+        part[of_head].transpose(-1, -2) for part in reader.magnitudes(False, size, distance)
     )
-    bound = bound + far_queries @ (keys + far_keys).transpose(-1, -2)
-    bound = bound + queries @ far_keys.transpose(-1, -2)
-    bound = abs(reader.scale) * bound
+    bound = (relative * queries + far_queries) @ (keys + far_keys) + queries @ far_keys
+    bound = abs(reader.scale) * bound.transpose(0, 1)
     if reader.shift is not None:  # it and its addition round on both sides
-        bound = bound + 12 * unit * reader.shift[:, head].double().abs()
+        bound = bound + 12 * unit * reader.shift.double().abs()
     return bound * SAFETY + underflow(dtype)
 
 

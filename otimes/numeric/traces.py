@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from otimes.numeric.chosen import Chosen, of_bias, unembed
-from otimes.numeric.extended import Extended
+from otimes.numeric.extended import Extended, sum_of
 from otimes.numeric.frozen import FrozenModel, Stream
 from otimes.numeric.paths import (
     Components,
@@ -110,11 +110,9 @@ def order_trace(model: FrozenModel, count: int, chosen: Chosen | None = None) ->
     streams, magnitudes, parts = list[Extended](), list[Tensor](), list[tuple[Stream, ...]]()
     orders = model.zeros()[None]
     for orders in order_streams(model):
-        adder = _Adder(orders[0])
-        for stream in orders:
-            adder.add(stream)
-        streams.append(adder.total)
-        magnitudes.append(adder.magnitude)
+        total, magnitude = sum_of(orders.unbind())
+        streams.append(total)
+        magnitudes.append(magnitude)
         parts.append(tuple(orders))
     outputs = outputs_of(model, orders)
     logits = Extended.of(unembed(outputs[0], model.W_U, chosen))

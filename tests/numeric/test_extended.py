@@ -180,7 +180,7 @@ def test_a_dropped_slice_is_seen(number: int, monkeypatch: pytest.MonkeyPatch) -
               np.zeros(1))  # fmt: skip
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.integers(0, 2**16), st.integers(1, 60))
 def test_float64_products_of_slices_are_exact(seed: int, inner: int) -> None:
     bits = (52 - math.ceil(math.log2(max(inner, 1)))) // 2

@@ -196,7 +196,7 @@ def test_every_missing_field_is_named(tmp_path: Path, name: str) -> None:
         (
             "identity",
             {"holds": True, "primes": [1.5], "degree": 2},
-            "prime is 1.5, not of the type int",
+            "primes is 1.5, not of the type int",
         ),
         ("exact", [], "expected an object, not list"),
         ("largest_logit", "big", "largest_logit is 'big', not of the type float"),
