@@ -140,10 +140,6 @@ class _Freezer:
 
     def frozen(self) -> Frozen:
         """Everything, each tensor of the file taken once."""
-        for bias in self.architecture.biases:
-            name = _tensor_of(bias)
-            if name not in self.tensors:
-                raise UnknownComponentError(f"the checkpoint has no tensor {name!r}", name)
         written, mlps = self._inputs(), list[tuple[int, FrozenEdge]]()
         blocks, readers, attention = list[FrozenBlock](), list[FrozenReader](), list[int]()
         for number, block in enumerate(self.architecture.blocks):
@@ -345,16 +341,3 @@ class _Freezer:
         if source.joins == "logits":
             return FrozenSource(source.entry, joins="logits")
         return FrozenSource(source.entry, written[source.name], None, source.joins)
-
-
-def _tensor_of(bias: str) -> str:
-    """The tensor of a bias that symbols have: ``blocks.1.attn.b_V`` of ``b_V[1]``."""
-    name, _, layer = bias.removesuffix("]").partition("[")
-    if name == "b_U":
-        return "unembed.b_U"
-    if not layer:
-        return f"{norm_file_name(name.removeprefix('b_'))}.b"
-    if name.startswith("b_ln"):
-        label = f"{layer}.{name.removeprefix('b_')}"
-        return f"{norm_file_name(label)}.b"
-    return f"blocks.{layer}.{'mlp' if name in ('b_in', 'b_out') else 'attn'}.{name}"
