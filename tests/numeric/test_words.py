@@ -217,7 +217,7 @@ def test_what_top_words_cannot_do_is_refused() -> None:
 def test_equal_words_keep_their_order() -> None:
     words = Words(np.zeros(0, int), np.zeros((0, 0, 2), np.int32), np.zeros(0))
 
-    assert TopWords(words, 2.5, 0).remainder == 2.5
+    assert TopWords(words, 2.5, 0, 0.0).remainder == 2.5
 
 
 @ALL
