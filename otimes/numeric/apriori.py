@@ -1,6 +1,6 @@
 """Bounds on logits that follow from bounds on the deviations of single steps.
 
-A side's stream is off from the exact network's by ``e``, with
+A side's stream is off from the exact network's by ``e``, with::
 
     e_{l+1} = A_l e_l + δ_l,   |δ_l| <= b_l = γ_n |F_l|(|x_l|),
 
