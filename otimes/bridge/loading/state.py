@@ -22,6 +22,7 @@ from otimes.bridge.loading.files import shown
 from otimes.bridge.loading.weights import (
     Slot,
     Weights,
+    axis_sizes,
     from_tensors,
     norm_file_name,
     norm_labels,
@@ -113,15 +114,7 @@ class _Conversion:
         self, family: Family, config: Config, state: Mapping[str, Tensor], where: str
     ) -> None:
         self.family, self.config, self.state, self.where = family, config, state, where
-        self.sizes = {
-            "head": config.n_heads,
-            "kv_head": config.n_kv_heads,
-            "d_model": config.d_model,
-            "d_head": config.d_head,
-            "d_mlp": config.d_mlp or 0,
-            "n_ctx": config.n_ctx,
-            "d_vocab": config.d_vocab,
-        }
+        self.sizes = axis_sizes(config)
 
     def weights(self) -> Weights:
         config = self.config

@@ -206,9 +206,9 @@ def norm_labels(config: Config) -> list[str]:
     return [*found, "final"] if config.final_norm else found
 
 
-def slots(config: Config) -> Iterator[Slot]:
-    """Yield the tensors that a model of this config has (``required``) or may have."""
-    sizes = {
+def axis_sizes(config: Config) -> dict[str, int]:
+    """How long each axis of a tensor is, by its name."""
+    return {
         "head": config.n_heads,
         "kv_head": config.n_kv_heads,
         "d_model": config.d_model,
@@ -218,6 +218,11 @@ def slots(config: Config) -> Iterator[Slot]:
         "d_vocab": config.d_vocab,
         "types": config.n_token_types or 0,
     }
+
+
+def slots(config: Config) -> Iterator[Slot]:
+    """Yield the tensors that a model of this config has (``required``) or may have."""
+    sizes = axis_sizes(config)
 
     def slot(name: str, axes: tuple[str, ...], *, required: bool = True) -> Slot:
         return Slot(name, axes, tuple(sizes[axis] for axis in axes), required)
