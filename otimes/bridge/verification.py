@@ -49,7 +49,11 @@ ENUMERATION_LIMIT = 4096
 """More paths than this are added up by order."""
 
 FULL_LIMIT = 10**9
-"""Where all logits take more multiplications than this, named targets are checked."""
+"""Where all logits take more multiplications than this, named targets are checked.
+
+A weight takes one for each position, and about as many as 32 positions to be cut into slices whose
+products have no rounding error.
+"""
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # a bound above this share of the largest logit says nothing
@@ -107,7 +111,8 @@ def verify(
     # terms add up before a soft-cap
     model, recorded = frozen.model, recording.uncapped_logits
     default = Chosen.largest(recorded, LARGEST)
-    large = recorded.numel() * model.W_U.shape[0] > FULL_LIMIT
+    weights = sum(tensor.numel() for tensor in run.model.weights.tensors().values())
+    large = (run.tokens.numel() + 32) * weights > FULL_LIMIT
     chosen = (default if asked is None else asked) if large else None
     named = list[str]()
     if enumerated:
@@ -128,7 +133,7 @@ def verify(
         for place, check in enumerate(written)
         if not check.holds
     ]
-    reasons += wrong_outputs(run, frozen, recording)
+    reasons += wrong_outputs(run, frozen, recording, plain=large)
     scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
     reasons += [] if scores.holds else [_score_reason(scores, wrong)]
     if not torch.equal(recording.positions, run.positions):
