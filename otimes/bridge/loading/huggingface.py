@@ -98,6 +98,7 @@ def load_folder(folder: Path) -> Checkpoint:
             call_transformers,
             config,
             family.places,
+            _float32(family, mapping),
         )
     else:
         notes.append(
@@ -144,10 +145,21 @@ def load_module(
         family_weights(family, config, module.state_dict(), kind),
         wrapped,
         original=Original(
-            kind, partial(in_dtype, module), call_transformers, config, family.places
+            kind,
+            partial(in_dtype, module),
+            call_transformers,
+            config,
+            family.places,
+            _float32(family, mapping),
         ),
         notes=tuple(notes),
     )
+
+
+def _float32(family: Family, mapping: Mapping[str, object]) -> tuple[str, ...]:
+    """What a model of the family computes in float32 in any dtype."""
+    upcast = mapping.get("reorder_and_upcast_attn", False)
+    return (*family.float32, *(("scores", "softmax") if upcast else ()))
 
 
 def given_tokenizer(tokenizer: object, d_vocab: int) -> Tokenizer:

@@ -94,4 +94,5 @@ GPT2 = Family(
     places=Places(
         layer=LAYER, attention="attn", mlp="mlp", middle="ln_2", final=("transformer.ln_f",)
     ),
+    float32=(),
 )

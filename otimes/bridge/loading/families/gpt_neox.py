@@ -103,4 +103,5 @@ GPT_NEOX = Family(
         middle="post_attention_layernorm",
         final=("gpt_neox.final_layer_norm",),
     ),
+    float32=("angles", "softmax"),
 )

@@ -72,4 +72,5 @@ GPTJ = Family(
     places=Places(
         layer=LAYER, attention="attn", mlp="mlp", middle=None, final=("transformer.ln_f",)
     ),
+    float32=("angles", "scores", "softmax"),
 )
