@@ -10,7 +10,7 @@ measured difference beside a tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,11 +75,12 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
         if not errors[-1].holds:
             reasons.append(original_logits_reason(original.kind, errors[-1]))
         if recorded.streams:
-            found = _blocks(Layers(run, _units(original, dtype)), recorded)
+            layers = Layers(run, _units(original, dtype))
+            found = _blocks(layers, recorded, recorded.streams)
             reasons = [
                 original_block_reason(original.kind, c) for c in found if not c.holds
             ] + reasons
-            reasons += _same_definition(run, recording, dtype)
+            reasons += other_definition(run, recording, dtype)
     original.release()
     watched = "no blocks, its modules are not known" if not found else f"{len(found)} places"
     checked = f"original: {original.kind}, {watched}, logits in {len(errors)} dtypes"
@@ -103,10 +104,11 @@ def _units(original: Original, dtype: torch.dtype) -> Units:
     return Units(plain, of["norms"], of["angles"], of["scores"], of["softmax"])
 
 
-def _blocks(layers: Layers, recorded: OriginalRecording) -> list[BlockCheck]:
+def _blocks(
+    layers: Layers, recorded: OriginalRecording, streams: Sequence[Tensor]
+) -> list[BlockCheck]:
     """Each block on its recorded input, with the branches by themselves."""
-    run, streams = layers.run, list(recorded.streams)
-    real = _real(run)
+    run, real = layers.run, _real(layers.run)
 
     def check(name: str, value: Nearby, written: Tensor) -> BlockCheck:
         found = _check([(value, written)], real)
@@ -128,7 +130,7 @@ def _blocks(layers: Layers, recorded: OriginalRecording) -> list[BlockCheck]:
     return [*found, BlockCheck(last.max_abs_error, last.bound, last.holds, "unembed")]
 
 
-def _same_definition(run: Run, recording: Recording, dtype: torch.dtype) -> list[str]:
+def other_definition(run: Run, recording: Recording, dtype: torch.dtype) -> list[str]:
     """What of the reference module's own run is not the definition that the original is held to."""
     unit = unit_roundoff(dtype) + unit_roundoff(torch.float64)
     layers, streams = Layers(run, Units(unit, unit, unit, unit, unit)), recording.streams

@@ -103,16 +103,14 @@ def show_verification(
     console.print(_verdict(certificate))
 
 
-def _steps(side: str, checks: Sequence[BlockCheck]) -> list[tuple[str, Check]]:
+def _steps(side: str, checks: Sequence[BlockCheck]) -> Sequence[tuple[str, Check]]:
     """A row for each step; of many, the one that is nearest to its bound, and those that fail."""
     if len(checks) <= _FEW:
         return [(f"{side}, {check.block}", check) for check in checks]
     nearest = max(checks, key=lambda check: check.max_abs_error / max(check.bound, 1e-300))
-    rows: list[tuple[str, Check]] = [
-        (f"{side}, {len(checks)} steps, worst {nearest.block}", nearest)
-    ]
-    failed = [(f"{side}, {check.block}", check) for check in checks if not check.holds]
-    return rows if nearest.holds else failed
+    if all(check.holds for check in checks):
+        return [(f"{side}, {len(checks)} steps, worst {nearest.block}", nearest)]
+    return [(f"{side}, {check.block}", check) for check in checks if not check.holds]
 
 
 def _show_facts(console: Console, certificate: Certificate) -> None:
