@@ -40,8 +40,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## verify a trained model on a sentence: terms, shares, certificate
 	$(BIN)/otimes verify attn-only-2l --prompt "$(PROMPT)"
 
-test: $(READY)  ## run the tests and the doctests
-	$(BIN)/python -m pytest
+test: $(READY)  ## run the tests and the doctests, on every core
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: lint types imports test docs  ## everything that must hold before a change goes in
 

@@ -122,7 +122,7 @@ def _blocks(
             value = layers.output(layer, branch, streams[number])
             found.append(check(f"{layer}.{branch} output", value, seen[layer]))
             outputs[branch] = Nearby.exact(seen[layer])
-        name = str(layer) if len(parts) > 1 else f"{layer}.{parts[0]}"
+        name = str(layer) if len(parts) > 1 else f"{layer}.{'+'.join(parts)}"
         value = layers.joined(layer, streams[number], outputs)
         found.append(check(name, value, streams[number + 1]))
     logits = ((value, recorded.logits[rows]) for rows, value in layers.logits(streams[-1]))
