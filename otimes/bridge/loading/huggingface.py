@@ -85,9 +85,10 @@ def load_folder(folder: Path) -> Checkpoint:
     where = shown_path(file)
     mapping = read_config(file)
     family = family_of(mapping, where)
-    config = family_config(family, mapping, where)
+    config, notes = family_config(family, mapping, where)
     tokenizer = _folder_tokenizer(folder, config.d_vocab)
-    first, notes = _first_token(tokenizer)
+    first, said = _first_token(tokenizer)
+    notes += said
     config = replace(config, bos_token_id=first)
     weights = family_weights(family, config, folder_state(folder), shown_path(folder))
     original = None
@@ -134,9 +135,10 @@ def load_module(
             f"{kind} has no unembedding, so it has no logits: load the model for causal language "
             "modelling, such as GPT2LMHeadModel in place of GPT2Model"
         )
-    config = family_config(family, mapping, kind)
+    config, notes = family_config(family, mapping, kind)
     wrapped = given_tokenizer(tokenizer, config.d_vocab)
-    first, notes = _first_token(wrapped)
+    first, said = _first_token(wrapped)
+    notes += said
     config = replace(config, bos_token_id=first)
     return Checkpoint(
         name or kind,

@@ -18,6 +18,7 @@ from otimes.bridge.loading.axes import parse, rearrange
 from otimes.bridge.loading.checks import check_finite, check_gates
 from otimes.bridge.loading.config import FORMAT, VERSIONS, Config
 from otimes.bridge.loading.families import Family, Settings, Take
+from otimes.bridge.loading.families.scaling import settle
 from otimes.bridge.loading.files import shown
 from otimes.bridge.loading.weights import (
     Slot,
@@ -39,8 +40,8 @@ _WRAPPERS = ("_orig_mod.", "module.")
 
 def family_config(
     family: Family, mapping: Mapping[str, object], where: str, bos_token_id: int | None = None
-) -> Config:
-    """The canonical config of a model of a family.
+) -> tuple[Config, list[str]]:
+    """The canonical config of a model of a family, and what is to be said about it.
 
     Args:
         family: its table.
@@ -53,10 +54,9 @@ def family_config(
         UnsupportedError: something that the canonical model does not have.
     """
     settings = Settings(mapping, family.defaults, where)
-    found = family.config(settings)
-    return Config.parse(
-        {"format": FORMAT, "version": VERSIONS[-1], **found, "bos_token_id": bos_token_id}, where
-    )
+    found, notes = settle(family.config(settings), where)
+    whole = {"format": FORMAT, "version": VERSIONS[-1], **found, "bos_token_id": bos_token_id}
+    return Config.parse(whole, where), notes
 
 
 def family_weights(

@@ -48,17 +48,32 @@ def folder(path: Path, **config: object) -> Path:
         ),
         ({"architectures": ["X"]}, "no model_type, which names the family"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "hidden_act is 'relu2', an activation"),
+        ({"model_type": "llama", "rope_scaling": {"type": "yarn"}}, "lacks factor"),
+        ({"model_type": "llama", "rope_scaling": {"type": "dynamic"}}, "lacks factor"),
         (
-            {"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "rope_type 'yarn' makes the angles depend",
-        ),
-        (
-            {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 4.0}},
-            "otimes has default, linear and llama3",
+            {"model_type": "llama", "rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}},
+            "rope_theta must be another number than 1",
         ),
         (
             {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-            "rope_type 'longrope'",
+            "rope_type 'longrope' makes angles that otimes does not compute; it has default, lin",
+        ),
+        (
+            {
+                "model_type": "phi3", "partial_rotary_factor": 0.5,
+                "rope_scaling": {"type": "yarn", "factor": 4.0},
+            },
+            r"yarn multiplies the part of a query that turns \(48 of 96 coordinates\) by 1.13863",
+        ),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
+                },
+            },
+            "layers multiply their scores by different attention factors of yarn",
         ),
         ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "lacks factor"),
         ({"model_type": "llama", "hidden_size": "x"}, "hidden_size must be an integer"),
