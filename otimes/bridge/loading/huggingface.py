@@ -19,8 +19,8 @@ from otimes.bridge.loading.checkpoint import Checkpoint
 from otimes.bridge.loading.families import BY_MODEL_TYPE, Family
 from otimes.bridge.loading.files import read_config, shown, shown_path
 from otimes.bridge.loading.original import Original, call_transformers, in_dtype
-from otimes.bridge.loading.state import family_config, family_weights
-from otimes.bridge.loading.stored import folder_state
+from otimes.bridge.loading.state import family_config, family_weights, refuse_quantised
+from otimes.bridge.loading.stored import folder_state, only_tensors
 from otimes.bridge.loading.tokenizer import Tokenizer, find_tokenizer
 from otimes.errors import CheckpointError, UnsupportedError
 
@@ -135,6 +135,8 @@ def load_module(
             f"{kind} has no unembedding, so it has no logits: load the model for causal language "
             "modelling, such as GPT2LMHeadModel in place of GPT2Model"
         )
+    state = module.state_dict()
+    refuse_quantised(state, kind)
     config, notes = family_config(family, mapping, kind)
     wrapped = given_tokenizer(tokenizer, config.d_vocab)
     first, said = _first_token(wrapped)
@@ -143,7 +145,7 @@ def load_module(
     return Checkpoint(
         name or kind,
         config,
-        family_weights(family, config, module.state_dict(), kind),
+        family_weights(family, config, only_tensors(state, kind), kind),
         wrapped,
         original=Original(
             kind, partial(in_dtype, module), call_transformers, config, family.places
