@@ -78,6 +78,18 @@ def folder(path: Path, **config: object) -> Path:
         ),
         ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "lacks factor"),
         ({"model_type": "llama", "hidden_size": "x"}, "hidden_size must be an integer"),
+        *(
+            (
+                {"model_type": kind, width: 24, heads: 64},
+                f"{heads} 64 leaves nothing of {width} 24 for each head: correct one of the two",
+            )
+            for kind, width, heads in (
+                ("llama", "hidden_size", "num_attention_heads"),
+                ("gpt_neox", "hidden_size", "num_attention_heads"),
+                ("gpt2", "n_embd", "n_head"),
+                ("gptj", "n_embd", "n_head"),
+            )
+        ),
         ({"model_type": "llama", "num_key_value_heads": 5}, "n_heads 32 is not a multiple"),
         ({"model_type": "llama"}, "holds no weights: it needs one of model.safetensors, pytorch_"),
         (

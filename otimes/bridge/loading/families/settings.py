@@ -11,7 +11,7 @@ from typing import cast
 from otimes.bridge.loading.families.scaling import Turns
 from otimes.bridge.loading.files import shown
 from otimes.bridge.loading.reader import Reader, as_object
-from otimes.errors import UnsupportedError
+from otimes.errors import CheckpointError, UnsupportedError
 
 _ACTIVATIONS: Mapping[str, str] = {
     "relu": "relu",
@@ -47,6 +47,16 @@ class Settings(Reader):
             return self.size(otherwise)
         self.check_keys(list(self.mapping), (key,))
         return self.integer(key, 1, _LARGEST)
+
+    def per_head(self, width: str, heads: str) -> int:
+        """The width of each of some heads that share a width, rounded down as modules do."""
+        found = self.size(width) // self.size(heads)
+        if not found:
+            raise CheckpointError(
+                f"{self.where}: {heads} {self.size(heads)} leaves nothing of {width} "
+                f"{self.size(width)} for each head: correct one of the two"
+            )
+        return found
 
     def activation(self, key: str) -> str:
         """The canonical name of the activation that a key names."""
