@@ -49,6 +49,10 @@ def folder(path: Path, **config: object) -> Path:
         ),
         ({"architectures": ["X"]}, "no model_type, which names the family"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "hidden_act is 'relu2', an activation"),
+        (
+            {"model_type": "stablelm", "qk_layernorm": True},
+            "qk_layernorm is True, which otimes does not compute: norms of queries and keys with",
+        ),
         ({"model_type": "llama", "rope_scaling": {"type": "yarn"}}, "lacks factor"),
         ({"model_type": "llama", "rope_scaling": {"type": "dynamic"}}, "lacks factor"),
         (

@@ -139,6 +139,21 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+CONFIGS["stablelm"] = (
+    "stablelm",
+    {
+        **{key: value for key, value in _LLAMA.items() if key != "rms_norm_eps"},
+        "layer_norm_eps": 1e-2,
+        "use_qkv_bias": True,
+        # a part of 16 coordinates
+        "hidden_size": 96,
+        "partial_rotary_factor": 0.5,
+    },
+)
+CONFIGS["stablelm-parallel"] = (
+    "stablelm",
+    {**CONFIGS["stablelm"][1], "use_parallel_residual": True, "partial_rotary_factor": 0.25},
+)
 CONFIGS["granite-yarn"] = (
     "granite",
     {**CONFIGS["granite"][1], "rope_parameters": {**_YARN, "attention_factor": 0.7}},

@@ -23,15 +23,10 @@ def config(settings: Settings) -> dict[str, object]:
     d_model, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
     d_head = settings.per_head("hidden_size", "num_attention_heads")
     # what older configs call them
-    older = {
-        "partial_rotary_factor": ("rotary_pct", 0.25),
-        "rope_theta": ("rotary_emb_base", 10000.0),
-    }
-    named = {
-        new: settings.mapping[old] if settings.has(old) else default
-        for new, (old, default) in older.items()
-    }
-    rotary = Settings({**named, **settings.mapping}, {}, settings.where).rotary(d_head)
+    older = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
+    named = {new: settings.mapping[old] for new, old in older.items() if settings.has(old)}
+    read = Settings({"rope_theta": 10000.0, **named, **settings.mapping}, {}, settings.where)
+    rotary = read.rotary(d_head, share=0.25)
     return {
         "n_layers": settings.size("num_hidden_layers"),
         "n_heads": heads,

@@ -83,7 +83,12 @@ class Settings(Reader):
             )
 
     def rotary(
-        self, d_head: int, *, layer_type: str | None = None, pairing: str = "half"
+        self,
+        d_head: int,
+        *,
+        layer_type: str | None = None,
+        pairing: str = "half",
+        share: float = 1.0,
     ) -> dict[str, object]:
         """The canonical ``rotary`` object of layers of a type.
 
@@ -93,6 +98,7 @@ class Settings(Reader):
             d_head: the width of queries and keys, of which a part may turn.
             layer_type: where the config tells types of layers apart.
             pairing: which coordinates turn together.
+            share: of the coordinates, which part turns where the config does not say it.
 
         Returns:
             The object, with what ``scaling.settle`` takes out of it.
@@ -100,8 +106,7 @@ class Settings(Reader):
         parameters, alone = self._rope_parameters(layer_type)
         reader = Reader(parameters, f"{self.where}: rotary parameters")
         holder = reader if reader.has("partial_rotary_factor") else self
-        share = holder.optional_positive("partial_rotary_factor") or 1.0
-        dim = int(d_head * share)
+        dim = int(d_head * (holder.optional_positive("partial_rotary_factor") or share))
         turns = Turns(reader=reader, config=self, dim=dim, d_head=d_head, alone=alone)
         theta = reader.positive_number("rope_theta")
         return {"theta": theta, "dim": dim, "pairing": pairing, **turns.scaling()}
