@@ -78,13 +78,18 @@ class Binding:
     """The tensors of a run's symbols, and the value of expressions over them, in float64."""
 
     def __init__(
-        self, model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording
+        self,
+        model: Model,
+        tokens: Tensor,
+        position_ids: Tensor,
+        recording: Recording,
+        types: Tensor | None = None,
     ) -> None:
         """Bind a model's symbols to its weights and to what a recording holds fixed."""
         self.weights = model.weights
         self.config = model.config
         self.architecture = model.architecture
-        self.tokens = tokens
+        self.tokens, self.types = tokens, types
         self.position_ids = position_ids
         self.recording = recording
 
@@ -209,9 +214,8 @@ class Binding:
                 return functional.one_hot(self.tokens, self.config.d_vocab).double()
             case "p":
                 return functional.one_hot(self.position_ids, self.config.n_ctx).double()
-            case "s" if self.config.n_token_types is not None:
-                types = torch.zeros_like(self.tokens)  # inputs have one segment
-                return functional.one_hot(types, self.config.n_token_types).double()
+            case "s" if self.types is not None:
+                return functional.one_hot(self.types, self.config.n_token_types or 0).double()
             case "ones":
                 return torch.ones(*self.tokens.shape, 1, dtype=torch.float64)
             case "m" if re.fullmatch(_LAYER, factor.label) and (

@@ -129,6 +129,7 @@ class Model:
         *,
         tokens: Tokens | None = None,
         mask: Tensor | np.ndarray | Sequence[object] | None = None,
+        types: Tokens | None = None,
     ) -> Run:
         """Run the reference module and record what it did.
 
@@ -136,13 +137,15 @@ class Model:
             text: a prompt or several; the model's BOS is put in front.
             tokens: ids ``[pos]`` or ``[batch, pos]`` instead; nothing is put in front.
             mask: with ``tokens``: ``[batch, pos]``, False at padding, left or right.
+            types: with ``tokens``, in their form: the type of each, for a model that has token
+                types; left out they are 0.
 
         Raises:
             InputError: for input that the model cannot take.
         """
         from otimes.bridge.run import Run
 
-        return Run(self, self.prompt(text, tokens=tokens, mask=mask))
+        return Run(self, self.prompt(text, tokens=tokens, mask=mask, types=types))
 
     def prompt(
         self,
@@ -150,12 +153,15 @@ class Model:
         *,
         tokens: Tokens | None = None,
         mask: Tensor | np.ndarray | Sequence[object] | None = None,
+        types: Tokens | None = None,
     ) -> Prompt:
         """Check an input and turn it into ids, as :meth:`run` does."""
         if (text is None) == (tokens is None):
             raise InputError("give either a text or tokens=[…]")
         if tokens is not None:
-            return from_tokens(tokens, self.config, mask)
+            return from_tokens(tokens, self.config, mask, types)
+        if types is not None:
+            raise InputError("types go with tokens=…; those of a text are 0")
         if mask is not None:
             raise InputError("a mask goes with tokens=…; texts are padded by themselves")
         assert text is not None

@@ -55,6 +55,7 @@ def expand(
     heads: str | None,
     positions: str,
     biases: str,
+    mlp: str,
     model: str | None,
     target: str,
     path: str | None,
@@ -78,7 +79,7 @@ def expand(
     otimes expand --layers 3 --heads 4 --target scores:2.0 --path ".. > 1.*" --key "0.3 > .."
     otimes expand --layers 100 --heads 100 --count
     """  # noqa: D301 - click reads the escape
-    architecture = architecture_of(layers, heads, positions, biases, model)
+    architecture = architecture_of(layers, heads, positions, biases, mlp, model)
     if is_scores(target):
         expand_scores(
             architecture,

@@ -45,7 +45,7 @@ def available() -> bool:
 def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
     """The module of a local folder, in evaluation mode, with attention that can be looked at."""
     found = package("running the original module")
-    with _quietly(found), _failures_of(folder):
+    with _quietly(found), _failures_of(folder / options.get("gguf_file", "")):
         module = found.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
@@ -60,7 +60,7 @@ def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
 def serialized_tokenizer(folder: Path, **options: Any) -> str:
     """The tokenizer of a local folder as the text of a ``tokenizer.json``."""
     found = package("a tokenizer without a tokenizer.json")
-    with _quietly(found), _failures_of(folder):
+    with _quietly(found), _failures_of(folder / options.get("gguf_file", "")):
         tokenizer = found.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **options
         )
@@ -92,12 +92,12 @@ def _quietly(found: ModuleType) -> Generator[None]:
 
 
 @contextmanager
-def _failures_of(folder: Path) -> Generator[None]:
+def _failures_of(source: Path) -> Generator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever its many readers make of a damaged file
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"transformers cannot load {shown_path(folder)} ({type(error).__name__}: {reason}): "
+            f"transformers cannot load {shown_path(source)} ({type(error).__name__}: {reason}): "
             "fetch a fresh copy, or install what it asks for"
         ) from error

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import otimes as ox
+from otimes.bridge.loading import transformers_package
+from otimes.errors import CheckpointError
 from tests.bridge.loading.tiny import randomise, tokens
 
 WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, N_CTX = 64, 4, 2, 96, 2, 16
@@ -131,3 +133,91 @@ def test_its_tokenizer(loaded):
     assert model.prompt("ab").tokens[0, -1] == 6
     assert model.config.bos_token_id is None
     assert "its tokenizer puts no token in front of a text" in model.notes
+
+
+def test_a_file_is_read_once_and_quietly(tmp_path, monkeypatch, capfd):
+    import gguf
+
+    file = tmp_path / "tiny.gguf"
+    write(file, llama())
+    reads, tables = [], []
+    build, names = gguf.GGUFReader.__init__, gguf.TensorNameMap.__init__
+
+    def read(self, path, *args, **options):
+        reads.append(path)
+        build(self, path, *args, **options)
+
+    def table(self, *args, **options):
+        tables.append(args)
+        names(self, *args, **options)
+
+    monkeypatch.setattr(gguf.GGUFReader, "__init__", read)
+    monkeypatch.setattr(gguf.TensorNameMap, "__init__", table)
+    ox.load(file)
+
+    assert [str(path) for path in reads] == [str(file)]
+    assert len(tables) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_that_it_is_read_more_often(tmp_path, monkeypatch):
+    """The count of the test above can tell."""
+    import gguf
+
+    file = tmp_path / "tiny.gguf"
+    write(file, llama())
+    reads = []
+    build = gguf.GGUFReader.__init__
+
+    def read(self, path, *args, **options):
+        reads.append(path)
+        build(self, path, *args, **options)
+
+    monkeypatch.setattr(gguf.GGUFReader, "__init__", read)
+    transformers_package.causal_model(tmp_path, torch.float32, gguf_file=file.name)
+    assert len(reads) > 1
+
+
+@pytest.mark.parametrize("kept", [None, 20, 200, 900, -64, -5000])
+def test_the_packages_are_as_they_were(tmp_path, kept):
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reading
+
+    def state():
+        return (
+            gguf.GGUFReader,
+            gguf.get_tensor_name_map,
+            reading.load_gguf_checkpoint,
+            reading.tqdm,
+        )
+
+    before = state()
+    file = tmp_path / "tiny.gguf"
+    write(file, llama())
+    if kept is not None:
+        file.write_bytes(file.read_bytes()[:kept])
+        with pytest.raises(CheckpointError, match=r"transformers cannot load .*tiny\.gguf"):
+            ox.load(file)
+    else:
+        ox.load(file)
+    assert state() == before
+
+
+def test_two_files_of_one_name_do_not_mix(tmp_path):
+    """What was read of a file is dropped when the load ends."""
+    module = llama()
+    with torch.no_grad():
+        module.model.embed_tokens.weight.add_(1)
+    file = tmp_path / "tiny.gguf"
+    write(file, llama())
+    ox.load(file)
+    write(file, module)
+    again = ox.load(file)
+    assert torch.equal(again.weights.W_E, module.model.embed_tokens.weight)
+
+
+def test_the_weights_share_the_modules_storage(loaded):
+    _, model = loaded
+    own = model.original.module(torch.float32).parameters()
+    kept = {parameter.untyped_storage().data_ptr() for parameter in own}
+    assert {t.untyped_storage().data_ptr() for t in model.weights.tensors().values()} == kept
