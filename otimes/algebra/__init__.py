@@ -20,7 +20,16 @@ from otimes.algebra.expressions import (
     vector,
     weight,
 )
-from otimes.algebra.kinds import diagonal, grouped, head, inclusion, norm, operator, rotation
+from otimes.algebra.kinds import (
+    diagonal,
+    grouped,
+    head,
+    inclusion,
+    norm,
+    offset,
+    operator,
+    rotation,
+)
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
 from otimes.algebra.normal import Polynomial, normal_form, polynomial
 from otimes.algebra.paper import (
@@ -84,6 +93,7 @@ __all__ = [
     "latex",
     "norm",
     "normal_form",
+    "offset",
     "operator",
     "parse",
     "partial_expansion",

@@ -14,7 +14,7 @@ h[1.0] N[1.ln1]
 from __future__ import annotations
 
 from otimes.algebra.expressions import Factor
-from otimes.algebra.types import D_MODEL, POS, Slot, Type, direct_sum, summands
+from otimes.algebra.types import D_HEAD, D_MODEL, POS, Slot, Type, direct_sum, summands
 
 
 def operator(name: str, *slots: Slot, label: str = "") -> Factor:
@@ -40,6 +40,15 @@ def diagonal(name: str, space: str = POS, *, label: str = "") -> Factor:
 def rotation(name: str, space: str = D_MODEL, *, label: str = "") -> Factor:
     """An orthogonal matrix: ``RᵀR = RRᵀ = Id``."""
     return Factor(name, Type.of((space, space)), label, "rotation")
+
+
+def offset(name: str, space: str = D_HEAD, *, label: str = "") -> Factor:
+    """A matrix for each offset ``j − i`` of the key's slot j from the query's slot i.
+
+    >>> print(offset("R"))
+    R(j−i)
+    """
+    return Factor(name, Type.of((space, space)), label, "offset")
 
 
 def inclusion(number: int, *spaces: str) -> Factor:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.expressions import Expr, Id, Product, Sum, tensor
+from otimes.algebra.held import Held, displayed, held_in, with_held
 from otimes.algebra.layout import block_operator, norm_word, total, unembedding
 from otimes.algebra.vocabulary import MULTIPLIERS, W_U
 
@@ -81,11 +82,16 @@ class Logits:
 
     @property
     def latex(self) -> str:
-        """LaTeX of the factored form."""
-        return self.expression.latex
+        """LaTeX of the factored form, and in a line below it what of it is held fixed."""
+        return with_held(self.expression.latex, self.held)
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What is held fixed at a run's values."""
+        return held_in(self.expression.factors)
 
     def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return displayed(self.latex)
 
 
 def _tail(arch: Architecture) -> list[Expr]:

@@ -111,7 +111,10 @@ def test_both_conventions() -> None:
 def test_a_notebook_shows_it() -> None:
     assert W._repr_latex_() == r"$\displaystyle W_{OV}^{1.4}$"
     term = Architecture(1, 1).logits.expand()["0.0"]
-    assert term._repr_latex_() == (r"$\displaystyle A^{0.0} \otimes W_{U} W_{OV}^{0.0} W_{E}$")
+    assert term._repr_latex_() == (
+        r"$\displaystyle \begin{aligned} & A^{0.0} \otimes W_{U} W_{OV}^{0.0} W_{E} \\ "
+        r"& \text{with } A \text{ (attention patterns) held at the run's values} \end{aligned}$"
+    )
 
 
 def test_a_real_latex_compiles_the_samples(tmp_path: Path) -> None:

@@ -124,11 +124,12 @@ def derive_pairs(pairs: ScoreSum, limit: int = MAX_PAIRS) -> Derivation:
 
 
 def _sides(scores: Scores) -> tuple[list[StackedStreams], bool]:
-    """Both sides, and whether the start is queries and keys: with biases or a rotation there."""
+    """Both sides, and whether the start is queries and keys: biased, normed or turned ones."""
     streams, inputs = [scores.query_stream, scores.key_stream], inputs_of(scores)
     biased = any(side.is_projected(s) for side in streams for s in side.sources)
     stacked = [StackedStreams(side, slot, inputs) for slot, side in enumerate(streams)]
-    return stacked, biased or scores.architecture.positions == "rotary"
+    normed = scores.architecture.qk_norm is not None
+    return stacked, biased or normed or scores.is_rotary
 
 
 def _check(scores: Scores, pairs: int, limit: int) -> None:
@@ -139,7 +140,7 @@ def _check(scores: Scores, pairs: int, limit: int) -> None:
             "pairs of positions that no step leads to; all terms and B are listed by "
             f"'otimes expand --target scores:{name}', or arch.scores({name!r}).expand()"
         )
-    rotary = scores.architecture.positions == "rotary"
+    rotary = scores.is_rotary
     count = pairs * (4 if rotary else 1)
     if count > limit:
         raise LimitError(
@@ -154,7 +155,7 @@ def _check(scores: Scores, pairs: int, limit: int) -> None:
 
 def _form(scores: Scores, query: Expr, key: Expr, projected: bool) -> Expr:
     """The score of what the sides read, or of queries and keys where they are projected."""
-    if scores.architecture.positions == "rotary":
+    if scores.is_rotary:
         return _planes(query, key)
     return _pairing(query, [] if projected else [Id, Id, scores.form], key)
 
@@ -172,7 +173,7 @@ def notes(scores: Scores) -> list[str]:
     if len(inputs) > 1:
         picked = ", ".join(f"ι[{n}]ᵀ takes {vector}" for n, vector in enumerate(inputs))
         found.append(f"of all inputs stacked, {picked}")
-    if scores.architecture.positions == "rotary":
+    if scores.is_rotary:
         found.append(f"the scores are the sum of this over all frequencies {FREQUENCY}")
     return [*found, f"all of it is multiplied by the scale {scores.scale}"]
 

@@ -23,14 +23,26 @@ from typing import TYPE_CHECKING
 from otimes.algebra.architecture import Architecture
 from otimes.algebra.counts import large
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
-from otimes.algebra.expressions import Expr, Product
+from otimes.algebra.expressions import Expr, Factor, Product, Transpose, weight
+from otimes.algebra.held import Held, displayed, held_by_scores, with_held
+from otimes.algebra.layout import EMPTY, total
 from otimes.algebra.literal import component
 from otimes.algebra.paths import PathExpression
-from otimes.algebra.printing import Convention, text
+from otimes.algebra.printing import Convention, in_form, latex, text
+from otimes.algebra.projections import projection_bias
 from otimes.algebra.scores.notation import Scale, transposed
 from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
-from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
-from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, kv_name, of_head
+from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, additive, kind_of
+from otimes.algebra.types import D_MODEL, POS
+from otimes.algebra.vocabulary import (
+    ROTATION,
+    Head,
+    Neuron,
+    head_name,
+    kv_name,
+    of_head,
+    standard,
+)
 from otimes.errors import LimitError, NotationError, UnknownComponentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -47,7 +59,7 @@ class Scores:
     Args:
         architecture: the model.
         head: ``1.4``, ``L1H4`` or (1, 4).
-        scale: what raw dot products are multiplied by, ``1/√d_head`` where nothing else is said.
+        scale: what raw dot products are multiplied by; None is the model's own.
 
     Raises:
         UnknownComponentError: if the model does not have the head.
@@ -65,7 +77,8 @@ class Scores:
         architecture.check_head(found)
         object.__setattr__(self, "architecture", architecture)
         object.__setattr__(self, "head", found)
-        object.__setattr__(self, "scale", Scale(scale))
+        own = architecture.attention_scale if scale is None else scale
+        object.__setattr__(self, "scale", Scale(own))
 
     @cached_property
     def query_stream(self) -> ReadStream:
@@ -90,11 +103,22 @@ class Scores:
 
     @property
     def form(self) -> Expr:
-        """The head's own bilinear form: ``W_QK``, or ``W_Qᵀ R W_K`` with rotary positions."""
-        if self.architecture.positions != "rotary":
+        """The head's own bilinear form: ``W_QK``, or ``W_Qᵀ R(j−i) W_K`` with rotary positions.
+
+        The gains of norms of queries and keys are in it, ``W_Qᵀ Γᵀ Γ W_K``; their scales are not.
+        """
+        query, key = self.query_stream, self.key_stream
+        gains = [side.norm_behind.weight for side in (query, key)]
+        if not self.is_rotary and not any(gains):
             return of_head("W_QK", self.head, self._group)
-        key = of_head("W_K", self.head, self._group)
-        return Product(transposed(of_head("W_Q", self.head)), ROTATION, key)
+        turn = (ROTATION,) if self.is_rotary else ()
+        left = map(transposed, (query.projection, *reversed(gains[0])))
+        return Product(*left, *turn, *gains[1], key.projection)
+
+    @property
+    def is_rotary(self) -> bool:
+        """Whether queries and keys turn with their positions."""
+        return self.architecture.turns(self.head[0])
 
     @property
     def _group(self) -> int | None:
@@ -119,31 +143,95 @@ class Scores:
 
     def text(self, convention: Convention = "column") -> str:
         """The factored form with what its symbols are, in the column or the row convention."""
-        x = f"x[{self.head[0]}]"
-        added = f" + B[{head_name(self.head)}]" if self.is_shifted else ""
-        notes = [f"{x} is what head {head_name(self.head)} reads"]
-        if self.architecture.positions == "rotary":
-            notes.append("R = R(j − i), i the query's slot and j the key's")
+        meaning = "" if self.reads is None else f" = {text(self.reads, convention)}"
+        notes = [f"{self._reads}{meaning} is what head {head_name(self.head)} reads"]
+        if self.is_rotary:
+            notes.append("R(j−i) turns by the offset of the key's slot j from the query's slot i")
         if self.shares_keys:
             notes.append(f"W_K is that of key-value head {kv_name(self.head, self.kv_head)}")
-        return f"{self.scale} · {self._factored(x, convention)}{added}, where {'; '.join(notes)}"
+        if self.architecture.qk_norm is not None:
+            notes.append("D and Γ beside W_Q and W_K are the norms of queries and keys")
+        return f"{self.formula(convention)}, where {'; '.join(notes)}"
 
-    def _factored(self, x: str, convention: Convention) -> str:
-        """The scores as a product over what the head reads."""
-        layer, name = self.head[0], head_name(self.head)
-        biased = [f"{bias}[{layer}]" in self.architecture.biases for bias in ("b_Q", "b_K")]
-        if not any(biased):
-            return f"{x} {text(self.form, convention)} {x}ᵀ"
-        shared = kv_name(self.head, self._group) or name
-        # a weight's name means the transposed matrix in the row convention
-        first, second = ("ᵀ", "") if convention == "column" else ("", "ᵀ")
-        turn = f" R{second} " if self.architecture.positions == "rotary" else " "
-        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{shared}]{second} {x}ᵀ"
-        if biased[0]:
-            query = f"({query} + b_Q[{name}]{first})"
-        if biased[1]:
-            key = f"({key} + b_K[{shared}]{second})"
-        return query + turn + key
+    @property
+    def latex(self) -> str:
+        """LaTeX of the factored form, without dollar signs, and what of it is held fixed."""
+        formula = self.formula(as_latex=True)
+        if self.reads is not None:
+            formula = rf"{formula}, \quad {latex(self._reads)} = {latex(self.reads)}"
+        return with_held(formula, self.held)
+
+    def _repr_latex_(self) -> str:
+        return displayed(self.latex)
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What is held fixed at a run's values in these scores, in what the head reads too."""
+        return held_by_scores(self)
+
+    @property
+    def reads(self) -> Expr | None:
+        """What queries and keys are made of, of the stream ``x[l]``; None where it is the stream.
+
+        It is the stream through the norm that the head reads through, and what is added behind.
+        """
+        side, stream = self.query_stream, standard("x", str(self.head[0]))
+        assert stream is not None
+        norm = side.words.tails["stream"]
+        added = [s for s in side.sources if s.joins == "logits" and not side.is_projected(s)]
+        if norm == EMPTY and not added:
+            return None
+        through = stream if norm == EMPTY else Product(norm.expression, stream)
+        return total([through, *(source.written for source in added)])
+
+    @property
+    def _reads(self) -> Factor:
+        """The symbol of what is read, here as a matrix ``[pos, d_model]``."""
+        label = str(self.head[0]) if self.reads is None else f"{self.head[0]}.read"
+        return weight("x", POS, D_MODEL, label=label)
+
+    def formula(self, convention: Convention = "column", *, as_latex: bool = False) -> str:
+        """The factored form alone: scale, queries and keys."""
+        scale = rf"{self.scale.latex}\, " if as_latex else f"{self.scale} · "
+        return scale + self._factored(convention, as_latex=as_latex)
+
+    def _factored(self, convention: Convention = "column", *, as_latex: bool = False) -> str:
+        """The scores as a product over what the head reads, ``D x W_Qᵀ R(j−i) W_K xᵀ D``."""
+        plain = latex if as_latex else text
+        sides = self.query_stream, self.key_stream
+        query, key = (side.norm_behind for side in sides)
+        biased = any(side.is_biased for side in sides)
+        if biased or self.architecture.qk_norm is not None or self.is_rotary:
+            middle = [*map(transposed, reversed(query.weight))]
+            middle += [*([ROTATION] if self.is_rotary else []), *key.weight]
+            parts = [
+                *map(plain, query.pattern),
+                self._read(self.query_stream, convention, as_latex=as_latex),
+                *(in_form(factor, convention, as_latex=as_latex) for factor in middle),
+                self._read(self.key_stream, convention, as_latex=as_latex),
+                *map(plain, key.pattern),
+            ]
+        else:
+            form = in_form(self.form, convention, as_latex=as_latex)
+            parts = [plain(self._reads), form, plain(Transpose(self._reads))]
+        added = f" + {plain(additive(self.head))}" if self.is_shifted else ""
+        return " ".join(parts) + added
+
+    def _read(self, side: ReadStream, convention: Convention, *, as_latex: bool) -> str:
+        """A side's queries or keys, before their norm: ``x W_Qᵀ + b_Qᵀ`` or ``W_K xᵀ + b_K``."""
+        plain, queries = latex if as_latex else text, side.letter == "q"
+
+        def written(factor: Expr) -> str:
+            turned = transposed(factor) if queries else factor
+            return in_form(turned, convention, as_latex=as_latex)
+
+        x, matrix = self._reads, written(side.projection)
+        made = f"{plain(x)} {matrix}" if queries else f"{matrix} {plain(Transpose(x))}"
+        if not side.is_biased:
+            return made
+        bias = written(projection_bias(self.architecture, self.head, side.letter))
+        left, right = (r"\left(", r"\right)") if as_latex else ("(", ")")
+        return f"{left}{made} + {bias}{right}"
 
     def __str__(self) -> str:
         return self.text()
@@ -154,7 +242,8 @@ class Scores:
         return self.architecture.positions in ADDITIVE
 
     def __repr__(self) -> str:
-        scale = "" if self.scale.value is None else f", scale={self.scale.value!r}"
+        own = self.scale.value == self.architecture.attention_scale
+        scale = "" if own else f", scale={self.scale.value!r}"
         return f"{self.architecture!r}.scores({head_name(self.head)!r}{scale})"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otimes.algebra.expressions import Expr, Factor, Identity, Product, Scaled, Sum, Transpose
+from otimes.algebra.held import displayed_expression
 from otimes.algebra.printing import Convention, latex, text
 from otimes.errors import UnsupportedError
 
@@ -63,7 +64,7 @@ class Written:
         return self.to_latex()
 
     def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return displayed_expression(self.operator, self.latex)
 
     def __str__(self) -> str:
         return self.text()
