@@ -41,6 +41,7 @@ from otimes.algebra.options import (
     PLACEMENTS,
     POSITIONS,
     QK_NORMS,
+    SOFTCAPS,
     bias_names,
     check_combination,
     check_groups,
@@ -132,6 +133,8 @@ class Architecture:
         rotary_layers: with rotary positions, the layers whose queries and keys turn; None: all.
         attention_scale: what dot products of queries and keys are multiplied by; None:
             ``1/√d_head``.
+        softcaps: any of ``attention`` and ``logits``: what goes through ``c tanh(· / c)``. Scores
+            and logits are sums before their caps.
 
     Raises:
         UnsupportedError: for what no model has; it names what there is.
@@ -153,6 +156,7 @@ class Architecture:
     qk_norm: str | None
     rotary_layers: frozenset[int]
     attention_scale: float | None
+    softcaps: frozenset[str]
 
     def __init__(
         self,
@@ -174,6 +178,7 @@ class Architecture:
         qk_norm: str | None = None,
         rotary_layers: Iterable[int] | None = None,
         attention_scale: float | None = None,
+        softcaps: Iterable[str] = (),
     ) -> None:
         size("layers", layers)
         own_heads = per_layer("heads", heads, layers)
@@ -188,6 +193,9 @@ class Architecture:
         scaled = frozenset((multipliers,) if isinstance(multipliers, str) else multipliers)
         for name in sorted(scaled):
             one_of("multiplier", name, tuple(MULTIPLIERS))
+        capped = frozenset((softcaps,) if isinstance(softcaps, str) else softcaps)
+        for name in sorted(capped):
+            one_of("softcap", name, SOFTCAPS)
         check_combination(
             norm, norm_placement, final_norm, embed_norm, qk_norm, mlp, neurons, parallel
         )
@@ -209,6 +217,7 @@ class Architecture:
             "qk_norm": qk_norm,
             "rotary_layers": turning_layers(positions, rotary_layers, layers),
             "attention_scale": scale_of_scores(attention_scale),
+            "softcaps": capped,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -58,6 +58,7 @@ _POSITIONS: Final = {
     "alibi": "ALiBi",
     "relative": "relative positions",
 }
+_CAPPED: Final = {"scores": "attention", "logits": "logits"}
 _MLPS: Final = {"source": "MLPs as sources", "frozen": "frozen MLPs, each neuron a component"}
 
 
@@ -95,7 +96,9 @@ def latex_formulas(arch: Architecture) -> str:
 
 def _title(arch: Architecture) -> str:
     heads = f"{arch.heads[0]}" if len(set(arch.heads)) == 1 else ", ".join(map(str, arch.heads))
-    parts = [f"{arch.layers} layers of {heads} heads" if arch.layers else "no layers"]
+    one = arch.layers == 1, arch.heads == (1,) * arch.layers
+    layers = "1 layer" if one[0] else f"{arch.layers} layers"
+    parts = [f"{layers} of {heads} head{'' if one[1] else 's'}" if arch.layers else "no layers"]
     if arch.kv_heads != arch.heads:
         shared = dict.fromkeys(arch.kv_heads)
         parts.append(f"which share {', '.join(map(str, shared))} key-value heads")
@@ -112,6 +115,9 @@ def _title(arch: Architecture) -> str:
     if arch.parallel:
         through = " through one norm" if arch.parallel == "shared" else ""
         parts.append(f"attention and MLP in parallel{through}")
+    capped = [name for name, cap in _CAPPED.items() if cap in arch.softcaps]
+    if capped:
+        parts.append(f"{' and '.join(capped)} before their soft-cap")
     return ", ".join(parts)
 
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otimes.algebra.architecture import Architecture, Component, Neuron, Source
 from otimes.algebra.graph_words import DIRECT, INPUTS, SIDES, EdgeWords, Key, V, side_sources
 from otimes.algebra.layout import Block, Word
-from otimes.algebra.scores.expansion import ADDITIVE
+from otimes.algebra.scores.factored import ADDITIVE
 from otimes.algebra.scores.terms import additive
 from otimes.algebra.vocabulary import W_POS, Head, component_name, of_norm
 from otimes.errors import LimitError

@@ -21,7 +21,7 @@ from otimes.algebra.vocabulary import standard
 
 if TYPE_CHECKING:
     from otimes.algebra.architecture import Architecture
-    from otimes.algebra.scores.expansion import Scores
+    from otimes.algebra.scores.factored import Scores
 
 
 class Held(NamedTuple):

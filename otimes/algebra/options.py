@@ -16,6 +16,7 @@ POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi", "relative")
 NORMS = (None, "layer", "rms")
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 QK_NORMS = (None, "head", "all")
+SOFTCAPS = ("attention", "logits")
 MLPS = (None, "source", "frozen")
 PARALLEL = (False, True, "shared")
 MAX_LAYERS = 100_000

@@ -64,7 +64,7 @@ transposed: atom TRANSPOSE*
      | LBRA sum (BAR sum)+ RBRA      -> row
      | LBRA sum (SEMICOLON sum)+ RBRA -> column
 
-NAME: /R\(j\s*[-−]\s*i\)|[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
+NAME: /R\(\s*j\s*[-−]\s*i\s*\)|[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
 NUMBER: /\d+(\/\d+)?/
 OTIMES.2: "⊗" | "(x)"
 LAMBDA.2: /(λ|eig)\(/
@@ -282,7 +282,7 @@ class _Reader:
         if typed == "Id":
             return Id
         name = re.sub(r"\^\{(.*)\}$", r"[\1]", typed)
-        name = re.sub(r"\(j.*i\)$", "(j−i)", name)
+        name = re.sub(r"\(\s*j.*i\s*\)$", "(j−i)", name)
         short = re.sub(r"\[L(\d+)H(\d+)\]$", r"[\1.\2]", name)
         for spelling in (name, short):
             found = self.find(spelling)

@@ -24,7 +24,7 @@ SHAPES = {
     "W_K": ("head", "model"), "b_V": ("head", "1"), "b_Q": ("head", "1"), "b_K": ("head", "1"),
     "Γ": ("model", "model"), "β": ("model", "1"), "b_O": ("model", "1"), "b_out": ("model", "1"),
     "w_out": ("model", "1"), "w_in": ("model", "1"), "b_in": ("1", "1"), "m": ("pos", "model"),
-    "B": ("pos", "pos"), "R": ("head", "head"), "W_U": ("vocab", "model"), "b_U": ("vocab", "1"),
+    "B": ("pos", "pos"), "W_U": ("vocab", "model"), "b_U": ("vocab", "1"),
 }  # fmt: skip
 
 

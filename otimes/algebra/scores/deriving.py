@@ -64,7 +64,8 @@ from otimes.algebra.vocabulary import head_name
 from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
-    from otimes.algebra.scores.expansion import Scores, ScoreSum
+    from otimes.algebra.scores.expansion import ScoreSum
+    from otimes.algebra.scores.factored import Scores
 
 MAX_PAIRS: Final = 400
 """How many pairs of paths a derivation writes out."""

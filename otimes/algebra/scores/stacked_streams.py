@@ -25,7 +25,7 @@ from otimes.algebra.types import D_HEAD, D_MODEL, POS, direct_sum
 from otimes.algebra.vocabulary import ONES, head_name
 
 if TYPE_CHECKING:
-    from otimes.algebra.scores.expansion import Scores
+    from otimes.algebra.scores.factored import Scores
     from otimes.algebra.scores.sides import ReadStream
     from otimes.algebra.sources import Source
     from otimes.algebra.terms import PathTerm
