@@ -179,12 +179,12 @@ def _block(arch: Architecture, number: int) -> _Line:
     for name, some in (("head", block.heads), ("neuron", block.neurons)):
         if some:
             one = f"{block.layer}.{'h' if name == 'head' else 'n'}"
-            shown = rf"\sum \text{{{name} }}{latex_label(one)}\,({latex(before)})"
+            shown = rf"\sum_{one[-1]} \text{{{name} }}{latex_label(one)}\,({latex(before)})"
             parts.append((f"Σ {name} {one} ({before})", shown))
     inside = [s for s in arch.sources if s.entry == number + 1 and s.component is not None]
     for kind in dict.fromkeys(branch_of(s.component) for s in inside if s.component is not None):
         name = f"bias[{block.layer}.h]" if kind != MLP else f"bias[mlp{block.layer}.n]"
-        parts.append((f"Σ {name}", rf"\sum {_in_words(name)}"))
+        parts.append((f"Σ {name}", rf"\sum_{name[-2]} {_in_words(name)}"))
     parts += [(s.name, _in_words(s.name)) for s in _written(arch, number)]
     after = _state(arch, number + 1)
     shown, set_ = (" + ".join(part) for part in zip(*parts, strict=True))

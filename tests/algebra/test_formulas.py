@@ -119,6 +119,14 @@ def test_logits_say_what_is_held() -> None:
     assert nothing.latex == nothing.expression.latex
 
 
+def test_a_long_product_goes_over_lines_and_loses_nothing() -> None:
+    logits = Architecture(6, 4, norm="rms").logits
+    shown = logits.latex.partition(r" \\ & \text{with")[0].removeprefix(r"\begin{aligned} & ")
+
+    assert shown.count(r" \\ & \quad ") >= 5
+    assert shown.replace(r" \\ & \quad ", "") == logits.expression.latex
+
+
 def test_derivations_say_what_is_held() -> None:
     derivation = derive_head("1.0")
 

@@ -70,7 +70,7 @@ def test_the_factored_scores_show_where_norms_stand() -> None:
 def test_latex_of_the_rotation_and_the_norms() -> None:
     found = QWEN3.scores("1.3").latex
 
-    assert r"R(j-i) \Gamma^{1.\mathrm{k\_norm}} W_{K}^{1.\mathrm{kv1}}" in found
+    assert r"R(j-i) \Gamma^{1.\mathrm{k\,norm}} W_{K}^{1.\mathrm{kv1}}" in found
     assert r"1/\sigma\text{ of norms, those of queries and keys too) held at" in found
     assert r"R(j-i)" in QWEN3.scores("1.3").expand()["direct", "0.2"].latex
     assert ROTATION.latex == "R(j-i)"
