@@ -27,6 +27,7 @@ from otimes.algebra.kinds import (
     inclusion,
     norm,
     offset,
+    offset_form,
     operator,
     rotation,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "norm",
     "normal_form",
     "offset",
+    "offset_form",
     "operator",
     "parse",
     "partial_expansion",

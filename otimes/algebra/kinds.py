@@ -51,6 +51,15 @@ def offset(name: str, space: str = D_HEAD, *, label: str = "") -> Factor:
     return Factor(name, Type.of((space, space)), label, "offset")
 
 
+def offset_form(name: str, space: str = D_HEAD, *, label: str = "") -> Factor:
+    """The same as one map on both slots: for the slots i and j the matrix of ``j − i``.
+
+    >>> print(offset_form("R", label="f").type)
+    pos ⊗ pos ⊗ d_head <- pos ⊗ pos ⊗ d_head
+    """
+    return Factor(name, Type.of((POS, POS), (POS, POS), (space, space)), label, "offset")
+
+
 def inclusion(number: int, *spaces: str) -> Factor:
     """``ι[i]``: puts a vector of ``spaces[i]`` into their direct sum; ``ιᵀ`` takes it out."""
     return Factor("ι", Type.of((direct_sum(*spaces), spaces[number])), str(number), "inclusion")
@@ -78,4 +87,6 @@ def represent(factor: Factor) -> str:
         spaces = ", ".join(map(repr, summands(codomain)))
         return f"inclusion({factor.label}, {spaces})"
     label = f", label={factor.label!r}" if factor.label else ""
+    if len(slots) > 1 and slots[-1] is not None:
+        return f"offset_form({factor.name!r}, {slots[-1][0]!r}{label})"
     return f"{factor.kind}({factor.name!r}, {codomain!r}{label})"

@@ -64,7 +64,7 @@ transposed: atom TRANSPOSE*
      | LBRA sum (BAR sum)+ RBRA      -> row
      | LBRA sum (SEMICOLON sum)+ RBRA -> column
 
-NAME: /R\(\s*j\s*[-−]\s*i\s*\)|[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
+NAME: /R(\[\w*\])?\(\s*j\s*[-−]\s*i\s*\)|[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
 NUMBER: /\d+(\/\d+)?/
 OTIMES.2: "⊗" | "(x)"
 LAMBDA.2: /(λ|eig)\(/

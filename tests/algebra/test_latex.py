@@ -122,6 +122,12 @@ def test_a_notebook_shows_it() -> None:
 def test_a_real_latex_compiles_the_samples(tmp_path: Path) -> None:
     """Where there is one; the checks above need none."""
     formulas = [latex(expr, convention) for expr in SAMPLES for convention in ("column", "row")]
+    arch = Architecture(
+        2, 2, norm="rms", norm_placement="sandwich", qk_norm="head", positions="rotary",
+        mlp="frozen", neurons=1, biases={"b_Q", "b_V"},
+    )  # fmt: skip
+    scores = arch.scores("1.1")
+    formulas += [arch.latex, arch.logits.latex, scores.latex, next(iter(scores.expand())).latex]
     assert all(formula.isascii() for formula in formulas)
     if shutil.which("pdflatex") is None:
         return
