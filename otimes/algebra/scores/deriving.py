@@ -66,7 +66,7 @@ from otimes.algebra.rules import (
     TransposeProduct,
     TransposeTensor,
 )
-from otimes.algebra.scores.rotary import closed_form, turn
+from otimes.algebra.scores.rotary import REST, closed_form, plane, turn
 from otimes.algebra.scores.stacked_streams import StackedStreams, inputs_of
 from otimes.algebra.scores.terms import ScoreTerm
 from otimes.algebra.vocabulary import ROTATION, head_name
@@ -197,8 +197,8 @@ def notes(scores: Scores) -> list[str]:
         found.append(f"of all inputs stacked, {picked}")
     if scores.is_rotary:
         found.append(
-            f"{ROTATION} is the sum of {turn(FREQUENCY)} over all frequencies {FREQUENCY}, and so "
-            "are the scores; i is the query's slot, j the key's"
+            f"{ROTATION}, i the query's slot and j the key's, is the sum of {turn(FREQUENCY)} over "
+            f"all frequencies {FREQUENCY}, and of {plane(REST)} for coordinates that do not turn"
         )
     found.append(f"all of it is multiplied by the scale {scores.scale}")
     return [*found, *([sentence(scores.held)] if scores.held else [])]
