@@ -144,6 +144,10 @@ def derivation_of(
 
 def notes_on(architecture: Architecture, target: str) -> list[str]:
     """What the expressions of a derivation leave unsaid."""
+    from otimes.algebra.held import held_by, sentence
     from otimes.algebra.scores.deriving import notes
 
-    return notes(architecture.scores(head_of(target))) if is_scores(target) else []
+    if is_scores(target):
+        return notes(architecture.scores(head_of(target)))
+    held = held_by(architecture)
+    return [sentence(held)] if held else []

@@ -141,6 +141,7 @@ def _print_expansion(
     architecture: Architecture, paths: PathSum, shown: list[PathTerm], convention: Convention
 ) -> None:
     from otimes.algebra import text
+    from otimes.algebra.held import held_by, sentence
 
     if sum(architecture.heads) <= _FACTORED_HEADS:
         click.echo(f"logits = {text(architecture.logits.expression, convention)}\n")
@@ -155,3 +156,6 @@ def _print_expansion(
     if more:
         click.echo(f"… and {more:,} more")
     click.echo(f"\n{paths.count:,} {'term' if paths.count == 1 else 'terms'}")
+    held = sentence(held_by(architecture))
+    if held:
+        click.echo(f"with {held}")
