@@ -88,9 +88,7 @@ class Run:
             batch, length = self.tokens.shape
             _check_recording(reference.sizes(batch, length).least, batch, length)
             with torch.no_grad():
-                self._recordings[dtype] = reference(
-                    self.tokens, self.mask, budget=RECORDING_BUDGET
-                )
+                self._recordings[dtype] = reference(self.tokens, self.mask, budget=RECORDING_BUDGET)
         return self._recordings[dtype]
 
     @property
@@ -351,8 +349,8 @@ def _check_recording(size: int, batch: int, length: int) -> None:
     """Refuse a recording that is too large, before any work."""
     if size > RECORDING_BUDGET:
         raise LimitError(
-            f"recording a run of {batch} × {length:,} tokens would take {size / 2**30:.1f} GiB, "
-            f"more than the budget of {RECORDING_BUDGET / 2**30:.1f} GiB: give fewer tokens, or "
+            f"recording a run of {batch} × {length:,} tokens would take {size / 2**30:.3g} GiB, "
+            f"more than the budget of {RECORDING_BUDGET / 2**30:.3g} GiB: give fewer tokens, or "
             "fewer sequences at once, or set otimes.bridge.run.RECORDING_BUDGET to more bytes",
             size,
             RECORDING_BUDGET,

@@ -280,7 +280,9 @@ def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:
     return _filled(model, {name: tensors[name] for name in tensors if name in known})
 
 
-def _empty(config: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype | None) -> Reference:
+def _empty(
+    config: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype | None
+) -> Reference:
     """The module without storage for its parameters."""
     with torch.device("meta"):
         return Reference(config, frozenset(tensors), dtype)
