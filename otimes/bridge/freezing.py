@@ -52,8 +52,9 @@ _SLOPE_AT_ZERO = {"relu": 0.0, "gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5}
 FROZEN_BUDGET = 2**30
 """Bytes that a frozen model may keep beside what the checkpoint and the recording hold.
 
-These are weights in another dtype than their storage, slopes of neurons, and patterns that were not
-recorded, of the first layers that fit. Those of other layers are made again at each use.
+These are weights in another dtype than their storage and slopes of neurons, of the first layers
+that fit. Those of other layers are made again at each use, as are patterns that the recording
+computes again.
 """
 
 
@@ -278,22 +279,17 @@ class _Freezer:
         b_V = self._maybe(at + "b_V")
         edges = self._reads(layer, ATTENTION), self._writes(layer, ATTENTION)
         patterns, dtype = self.recording.patterns, self.dtype
-        shape = torch.Size((batch, self.config.n_heads, length, length))
-        kept = is_kept(patterns, layer)
-        values = self.tensors[at + "W_V"].numel() * dtype.itemsize  # for all heads side by side
-        size = self._converted(at + "W_V", at + "W_O") + values
-        size += 0 if kept else shape.numel() * dtype.itemsize
-        if self._fits(size):
-            W_V, W_O = self._take(at + "W_V"), self._take(at + "W_O")
+        kept, names = is_kept(patterns, layer), (at + "W_V", at + "W_O")
+        values = self.tensors[names[0]].numel() * dtype.itemsize  # for all heads side by side
+        fits = self._fits(self._converted(*names) + values)
+        if fits and kept:
+            W_V, W_O = map(self._take, names)
             return FrozenHeads(patterns[layer].to(dtype), W_V, W_O, b_V, *edges)
-        pattern = Remade(lambda: patterns[layer].to(dtype), shape, dtype)
-        return RemadeHeads(
-            patterns[layer].to(dtype) if kept else pattern,
-            self._remade(at + "W_V"),
-            self._remade(at + "W_O"),
-            b_V,
-            *edges,
-        )
+        shape = torch.Size((batch, self.config.n_heads, length, length))
+        again = Remade(lambda: patterns[layer].to(dtype), shape, dtype)
+        pattern = patterns[layer].to(dtype) if kept else again
+        W_V, W_O = map(self._take if fits else self._remade, names)
+        return RemadeHeads(pattern, W_V, W_O, b_V, *edges)
 
     def _neurons(self, layer: int) -> FrozenNeurons | None:
         """The neurons of an MLP that is frozen; one that is a source has none."""

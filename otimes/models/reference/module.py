@@ -209,11 +209,11 @@ class Reference(nn.Module):
         @torch.no_grad()
         def weigh(layer: int) -> Weighed:
             stream = tape.inputs[layer][0]
-            return self.blocks[layer].weigh(stream, shortformer, positions, allowed)
+            return self.layers[layer].weigh(stream, shortformer, positions, allowed)
 
         @torch.no_grad()
         def fire(layer: int) -> Fired:
-            return self.blocks[layer].fire(tape.inputs[layer][1])
+            return self.layers[layer].fire(tape.inputs[layer][1])
 
         return tape.recording(logits, capped, positions, weigh, fire)
 
@@ -225,8 +225,12 @@ class Reference(nn.Module):
     @property
     def points(self) -> list[nn.Module]:
         """The identities that the recorded ``streams`` pass through, in their order."""
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
-        return [self.stream, *(point for block in blocks for point in block.streams)]
+        return [self.stream, *(point for block in self.layers for point in block.streams)]
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, one for each layer."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def _embedded(
         self, tokens: Tensor, positions: Tensor, types: Tensor | None, tape: Tape
