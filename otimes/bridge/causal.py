@@ -209,7 +209,8 @@ def _measure(
     tokens = run.tokens[sequence].expand(many, -1)
     mask = None if run.mask is None else run.mask[sequence].expand(many, -1)
     with torch.no_grad(), _subtracted(reference, list(waiting.values())):
-        logits = reference(tokens, mask).uncapped_logits[:, place]
+        # nothing of what the layers do is kept
+        logits = reference(tokens, mask, budget=0).uncapped_logits[:, place]
     for number, value in zip(waiting, (logits @ weights).tolist(), strict=True):
         causal[number] = original - value
     waiting.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -190,9 +191,7 @@ class _Freezer:
             replace(final, bias=None),
             1.0 if multiplier is None else multiplier,
         )
-        readers = self._readers()
-        # a copy: what is taken again later does not count
-        return Frozen(frozen, readers, Counter(self.used), tuple(attention), tuple(mlps))
+        return Frozen(frozen, self._readers(), self.used, tuple(attention), tuple(mlps))
 
     # tensors
 
@@ -328,7 +327,11 @@ class _Freezer:
             size += 0 if reader.shift is None else reader.shift.nbytes
             if len(kept) == layer and self._fits(size):
                 kept.append(reader)
-        return tuple(kept) if len(kept) == layers else Recomputed(kept, layers, self._reader)
+        if len(kept) == layers:
+            return tuple(kept)
+        again = copy(self)
+        again.used = Counter()  # what is taken again does not count
+        return Recomputed(kept, layers, again._reader)
 
     def _reader(self, layer: int) -> FrozenReader:
         at, config = f"blocks.{layer}.attn.", self.config
