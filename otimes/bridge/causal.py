@@ -211,7 +211,8 @@ def _measure(
         None if one is None else one[sequence].expand(many, -1) for one in (run.mask, run.types)
     )
     with torch.no_grad(), _subtracted(reference, list(waiting.values())):
-        logits = reference(tokens, mask, types).uncapped_logits[:, place]
+        # nothing of what the layers do is kept
+        logits = reference(tokens, mask, types, budget=0).uncapped_logits[:, place]
     for number, value in zip(waiting, (logits @ weights).tolist(), strict=True):
         causal[number] = original - value
     waiting.clear()

@@ -8,7 +8,8 @@ model's symbols, in their order; see :mod:`otimes.algebra.layout` and :mod:`otim
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +25,7 @@ from otimes.bridge.loading.weights import norm_file_name
 from otimes.bridge.model import Model
 from otimes.bridge.positions import alibi_shift, rotation
 from otimes.errors import UnknownComponentError
-from otimes.models.reference import Recording
+from otimes.models.reference import Recomputed, Recording, is_kept
 from otimes.numeric.edges import IDENTITY, FrozenEdge
 from otimes.numeric.frozen import (
     FrozenBlock,
@@ -35,6 +36,7 @@ from otimes.numeric.frozen import (
     FrozenSource,
 )
 from otimes.numeric.head_spaces import HeadNorm
+from otimes.numeric.remade import Remade, RemadeHeads, RemadeNeurons
 from otimes.numeric.scores import FrozenReader
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -48,6 +50,15 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 _SLOPE_AT_ZERO = {"relu": 0.0, "gelu": 0.5, "gelu_tanh": 0.5, "silu": 0.5}
 
 
+FROZEN_BUDGET = 2**30
+"""Bytes that a frozen model may keep beside what the checkpoint and the recording hold.
+
+These are weights in another dtype than their storage and slopes of neurons, of the first layers
+that fit. Those of other layers are made again at each use, as are patterns that the recording
+computes again.
+"""
+
+
 @dataclass(frozen=True)
 class Frozen:
     """The frozen model, how each layer's scores read the stream, and what was used for both.
@@ -58,7 +69,7 @@ class Frozen:
     """
 
     model: FrozenModel
-    readers: tuple[FrozenReader, ...]
+    readers: Sequence[FrozenReader]
     used: Counter[str]
     attention: tuple[int, ...]
     mlps: tuple[tuple[int, FrozenEdge], ...] = ()
@@ -84,9 +95,10 @@ def slopes(recording: Recording, layer: int, activation: str) -> Float[Tensor, "
 
     Where z is 0 it is the limit, φ'(0).
     """
-    gate, z, act = recording.gates[layer], recording.preactivations[layer], ACTIVATIONS[activation]
+    gate, act = recording.gates[layer], ACTIVATIONS[activation]
     if gate is not None:
         return act(gate)
+    z = recording.preactivations[layer]
     secant = act(z) / torch.where(z == 0, torch.ones_like(z), z)
     return secant.masked_fill(z == 0, _SLOPE_AT_ZERO[activation])
 
@@ -95,17 +107,21 @@ def frozen_mlp(
     model: Model, recording: Recording, layer: int, reads: FrozenEdge, writes: FrozenEdge = IDENTITY
 ) -> FrozenNeurons:
     """The neurons of one MLP at their recorded slopes, in the recording's dtype."""
-    mlp, activation = model.weights.mlps[layer], model.config.activation
-    dtype = recording.logits.dtype
-    assert activation is not None  # a config with an MLP has one
+    mlp, dtype = model.weights.mlps[layer], recording.logits.dtype
     return FrozenNeurons(
-        slopes(recording, layer, activation),
+        slopes(recording, layer, _activation(model)),
         mlp.W_in.to(dtype),
         mlp.W_out.to(dtype),
         None if mlp.b_in is None else mlp.b_in.to(dtype),
         reads,
         writes,
     )
+
+
+def _activation(model: Model) -> str:
+    activation = model.config.activation
+    assert activation is not None  # a config with an MLP has one
+    return activation
 
 
 def _tensor_of(bias: str) -> str:
@@ -139,7 +155,7 @@ class _Freezer:
         self.tensors = model.weights.tensors()
         self.tokens, self.position_ids, self.types = tokens, position_ids, types
         self.recording, self.dtype = recording, dtype
-        self.used = Counter[str]()
+        self.used, self.left = Counter[str](), FROZEN_BUDGET
         for bias in sorted(self.architecture.biases):
             self._present(_tensor_of(bias))
         self.norms = {label: self._norm(label) for label in model.weights.norms}
@@ -149,14 +165,15 @@ class _Freezer:
 
     def frozen(self) -> Frozen:
         """Everything, each tensor of the file taken once."""
+        W_U, b_U = self._take("unembed.W_U"), self._maybe("unembed.b_U")
+        self._fits(self._converted("unembed.W_U"))  # it is kept in any case
         written, mlps = self._inputs(), list[tuple[int, FrozenEdge]]()
-        blocks, readers, attention = list[FrozenBlock](), list[FrozenReader](), list[int]()
+        blocks, attention = list[FrozenBlock](), list[int]()
         for number, block in enumerate(self.architecture.blocks):
             branches = self._branches(number)
             heads = neurons = None
             if ATTENTION in branches:
                 attention.append(number)
-                readers.append(self._reader(block.layer))
                 heads = self._heads(block.layer)
                 written |= self._written(block.layer, ATTENTION)
             if MLP in branches:
@@ -172,7 +189,6 @@ class _Freezer:
         final = self.norms.get("final", IDENTITY)
         if final.bias is not None:
             written["bias[final]"] = (FrozenPart(final.bias[None, None]),)
-        W_U, b_U = self._take("unembed.W_U"), self._maybe("unembed.b_U")
         (batch, length), multiplier = self.tokens.shape, self.config.logits_multiplier
         frozen = FrozenModel(
             tuple(blocks),
@@ -184,7 +200,7 @@ class _Freezer:
             replace(final, bias=None),
             1.0 if multiplier is None else multiplier,
         )
-        return Frozen(frozen, tuple(readers), self.used, tuple(attention), tuple(mlps))
+        return Frozen(frozen, self._readers(), self.used, tuple(attention), tuple(mlps))
 
     # tensors
 
@@ -211,6 +227,25 @@ class _Freezer:
     def _maybe_count(self, name: str) -> None:
         if name in self.tensors:
             self._count(name)
+
+    def _converted(self, *names: str) -> int:
+        """The bytes of tensors that are not stored in the dtype of the model."""
+        found = (self.tensors[name] for name in names)
+        return sum(t.numel() * self.dtype.itemsize for t in found if t.dtype != self.dtype)
+
+    def _fits(self, size: int) -> bool:
+        """Whether there is room for so many bytes more, which are then taken."""
+        fits = size <= self.left
+        self.left -= size if fits else 0
+        return fits
+
+    def _remade(self, name: str) -> Remade | Tensor:
+        """A tensor of the file, converted at each use."""
+        self._count(name)
+        stored, dtype = self.tensors[name], self.dtype
+        if stored.dtype == dtype:
+            return stored
+        return Remade(lambda: stored.to(dtype), stored.shape, dtype)
 
     # norms
 
@@ -248,28 +283,64 @@ class _Freezer:
         return (ATTENTION,) if first else (MLP,)
 
     def _heads(self, layer: int) -> FrozenHeads:
-        at = f"blocks.{layer}.attn."
-        return FrozenHeads(
-            self.recording.patterns[layer].to(self.dtype),
-            self._take(at + "W_V"),
-            self._take(at + "W_O"),
-            self._maybe(at + "b_V"),
-            self._reads(layer, ATTENTION),
-            self._writes(layer, ATTENTION),
-        )
+        at, (batch, length) = f"blocks.{layer}.attn.", self.tokens.shape
+        b_V = self._maybe(at + "b_V")
+        edges = self._reads(layer, ATTENTION), self._writes(layer, ATTENTION)
+        patterns, dtype = self.recording.patterns, self.dtype
+        kept, names = is_kept(patterns, layer), (at + "W_V", at + "W_O")
+        values = self.tensors[names[0]].numel() * dtype.itemsize  # for all heads side by side
+        fits = self._fits(self._converted(*names) + values)
+        if fits and kept:
+            W_V, W_O = map(self._take, names)
+            return FrozenHeads(patterns[layer].to(dtype), W_V, W_O, b_V, *edges)
+        shape = torch.Size((batch, self.config.n_heads, length, length))
+        again = Remade(lambda: patterns[layer].to(dtype), shape, dtype)
+        pattern = patterns[layer].to(dtype) if kept else again
+        W_V, W_O = map(self._take if fits else self._remade, names)
+        return RemadeHeads(pattern, W_V, W_O, b_V, *edges)
 
     def _neurons(self, layer: int) -> FrozenNeurons | None:
         """The neurons of an MLP that is frozen; one that is a source has none."""
-        for name in ("W_gate", "b_gate", "W_in", "b_in", "W_out"):
-            self._maybe_count(f"blocks.{layer}.mlp.{name}")
+        at = f"blocks.{layer}.mlp."
+        names = [at + name for name in ("W_gate", "b_gate", "W_in", "b_in", "W_out")]
         if self.architecture.mlp != "frozen":
             # they are in the recorded output, which is what a verification compares them with
-            self._maybe_count(f"blocks.{layer}.mlp.b_out")
+            for name in (*names, at + "b_out"):
+                self._maybe_count(name)
             return None
         edges = self._reads(layer, MLP), self._writes(layer, MLP)
-        return frozen_mlp(self.model, self.recording, layer, *edges)
+        W_in, b_in, W_out = at + "W_in", at + "b_in", at + "W_out"
+        shape = torch.Size((*self.tokens.shape, self.tensors[W_in].shape[1]))
+        if self._fits(self._converted(W_in, W_out) + shape.numel() * self.dtype.itemsize):
+            for name in names:
+                self._maybe_count(name)
+            return frozen_mlp(self.model, self.recording, layer, *edges)
+        for name in names[:2]:
+            self._maybe_count(name)
+        recording, activation = self.recording, _activation(self.model)
+        slope = Remade(lambda: slopes(recording, layer, activation), shape, self.dtype)
+        return RemadeNeurons(
+            slope, self._remade(W_in), self._remade(W_out), self._maybe(b_in), *edges
+        )
 
     # scores
+
+    def _readers(self) -> Sequence[FrozenReader]:
+        """How each layer's scores read the stream; made again at each use where they do not fit."""
+        layers, kept = self.config.n_layers, list[FrozenReader]()
+        for layer in range(layers):
+            reader = self._reader(layer)  # also where it is not kept: each tensor is taken once
+            names = [f"blocks.{layer}.attn.{name}" for name in ("W_Q", "W_K")]
+            # beside the matrices their magnitudes in float64, once scores are bounded
+            size = self._converted(*names) + 8 * (reader.W_Q.numel() + reader.W_K.numel())
+            size += 0 if reader.shift is None else reader.shift.nbytes
+            if len(kept) == layer and self._fits(size):
+                kept.append(reader)
+        if len(kept) == layers:
+            return tuple(kept)
+        again = copy(self)
+        again.used = Counter()  # what is taken again does not count
+        return Recomputed(kept, layers, again._reader)
 
     def _reader(self, layer: int) -> FrozenReader:
         at, config = f"blocks.{layer}.attn.", self.config

@@ -108,10 +108,11 @@ class Model:
         )
 
     def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
-        """The judge: a plain torch module that computes by the definition.
+        """The judge: a plain torch module that computes by the definition, in ``dtype``.
 
         Of a native checkpoint it reads the file by itself; of any other it has the canonical
-        weights, and :attr:`original` judges these.
+        weights, and :attr:`original` judges these. Its parameters stay in their storage dtype and
+        are converted where they are used.
         """
         if dtype not in self._references:
             self._references[dtype] = self._read_again(dtype) if self._native else self._fed(dtype)
@@ -131,7 +132,7 @@ class Model:
     def _fed(self, dtype: torch.dtype) -> Reference:
         from otimes.models.reference import build
 
-        return build(self.config.to_json(), self.weights.to(dtype).tensors())
+        return build(self.config.to_json(), self.weights.tensors(), dtype)
 
     def run(
         self,

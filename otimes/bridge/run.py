@@ -24,6 +24,13 @@ from otimes.numeric.states import Ending, sum_of_states, sums_of_states
 MEMORY_BUDGET = 2 * 2**30
 """Bytes that one result may take."""
 
+RECORDING_BUDGET = 4 * 2**30
+"""Bytes that a recording may take while it is made and kept.
+
+Patterns, neurons and scores of layers for which there is no room are computed again each time that
+they are asked for; a run whose streams and logits alone do not fit is refused.
+"""
+
 Path = str | PathTerm | PathSum | Logits
 
 
@@ -34,7 +41,11 @@ class Run:
     """
 
     def __init__(self, model: Model, prompt: Prompt) -> None:
-        """Record a run; ``model.run(…)`` is the way to get one."""
+        """Record a run; ``model.run(…)`` is the way to get one.
+
+        Raises:
+            LimitError: if the recording would take more than ``RECORDING_BUDGET``.
+        """
         self.model = model
         self.tokens: Int[Tensor, "batch pos"] = prompt.tokens
         self.mask = prompt.mask
@@ -68,11 +79,19 @@ class Run:
         return self.allowed & ((slots[:, None] - slots).abs() < window)
 
     def recording(self, dtype: torch.dtype = torch.float64) -> Recording:
-        """What the reference module did when it computed in ``dtype``."""
+        """What the reference module did when it computed in ``dtype``.
+
+        Raises:
+            LimitError: if it would take more than ``RECORDING_BUDGET``.
+        """
         if dtype not in self._recordings:
+            reference = self.model.reference(dtype)
+            batch, length = self.tokens.shape
+            _check_recording(reference.sizes(batch, length).least, batch, length)
             with torch.no_grad():
-                reference = self.model.reference(dtype)
-                self._recordings[dtype] = reference(self.tokens, self.mask, self.types)
+                self._recordings[dtype] = reference(
+                    self.tokens, self.mask, self.types, budget=RECORDING_BUDGET
+                )
         return self._recordings[dtype]
 
     @property
@@ -327,6 +346,18 @@ class Run:
     def __repr__(self) -> str:
         batch, length = self.tokens.shape
         return f"<Run of {self.model.name} on {batch} × {length} tokens>"
+
+
+def _check_recording(size: int, batch: int, length: int) -> None:
+    """Refuse a recording that is too large, before any work."""
+    if size > RECORDING_BUDGET:
+        raise LimitError(
+            f"recording a run of {batch} × {length:,} tokens would take {size / 2**30:.3g} GiB, "
+            f"more than the budget of {RECORDING_BUDGET / 2**30:.3g} GiB: give fewer tokens, or "
+            "fewer sequences at once, or set otimes.bridge.run.RECORDING_BUDGET to more bytes",
+            size,
+            RECORDING_BUDGET,
+        )
 
 
 def _indices(

@@ -27,6 +27,7 @@ from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.freezing import Frozen
 from otimes.bridge.logit_bounds import Sides, bound_logits, measure
+from otimes.bridge.memory import check_verification
 from otimes.bridge.original_checks import check_original
 from otimes.bridge.reasons import (
     block_reason,
@@ -102,7 +103,8 @@ def verify(
     Raises:
         UnsupportedError: for another dtype.
         InputError: for terms that are none, targets out of range, or a negative number of primes.
-        LimitError: for an exact verification that would take too long; it says how long.
+        LimitError: for an exact verification that would take too long, and for one that would
+            take too much memory; it says how long or how much.
     """
     number = _number(dtype)
     if primes < 0:
@@ -111,6 +113,7 @@ def verify(
     paths = run.model.architecture.logits.expand()
     enumerated = terms is not None or paths.count <= enumeration_limit
     added = list(paths.depth_first() if terms is None else path_terms(terms)) if enumerated else []
+    check_verification(run, len(added) if enumerated else None, number)
     recording, names = run.recording(number), _step_names(run)
     overflow = not_finite(recording, names)
     # what an exact verification would take is said before any work

@@ -166,14 +166,22 @@ class FrozenHeads(Branch):
         return self.W_O
 
     @cached_property
-    def _values(self) -> Float[Tensor, "d_model flat"]:
+    def _kept_values(self) -> Float[Tensor, "d_model flat"]:
         # [kv_head, d_model, d_head] -> [d_model, kv_head * d_head]: one product for all heads
         return self.W_V.transpose(0, 1).reshape(self.W_V.shape[1], -1)
 
+    def flat_values(self) -> Float[Tensor, "d_model flat"]:
+        """``W_V`` of all KV heads side by side."""
+        return self._kept_values
+
+    @property
+    def _value_shape(self) -> tuple[int, int]:
+        return self.size // self.group, self.width
+
     def moved(self, stream: Stream) -> Moved:
         """``A[h] (e_r(x) W_V[g(h)])`` of every head."""
-        value = self.reads.apply(stream) @ self._values
-        return self._mix(value.reshape(*value.shape[:-1], *self.W_V.shape[::2]))
+        value = self.reads.apply(stream) @ self.flat_values()
+        return self._mix(value.reshape(*value.shape[:-1], *self._value_shape))
 
     def constant(self) -> Moved | None:
         """``A 1 (b_V + β W_V)`` of every head; a pattern's row need not sum to 1."""
@@ -193,12 +201,12 @@ class FrozenHeads(Branch):
     def moved_adjoint(self, gradient: Moved) -> Stream:
         """``Σ_h e_rᵀ(A[h]ᵀ z[h] W_Vᵀ)``."""
         value = self._mix_adjoint(gradient)
-        return self.reads.adjoint(value.reshape(*value.shape[:-2], -1) @ self._values.T)
+        return self.reads.adjoint(value.reshape(*value.shape[:-2], -1) @ self.flat_values().T)
 
     def values(self, stream: Stream) -> Moved:
         """``e_r(x) W_V[g(h)]`` of every head, without its value bias."""
-        value = self.reads.apply(stream) @ self._values
-        value = value.reshape(*value.shape[:-1], *self.W_V.shape[::2])
+        value = self.reads.apply(stream) @ self.flat_values()
+        value = value.reshape(*value.shape[:-1], *self._value_shape)
         return value.repeat_interleave(self.group, dim=-2)
 
     def value_constants(self) -> Float[Tensor, "component width"] | None:
@@ -221,9 +229,10 @@ class FrozenHeads(Branch):
     ) -> Float[Tensor, "n component d_model"]:
         """``Γ_rᵀ W_V w``."""
         # [n, head, d_head] -> [kv_head, group * n, d_head] x [kv_head, d_head, d_model]
-        kv = self.W_V.shape[0]
+        W_V = self.W_V
+        kv = len(W_V)
         grouped = inner.reshape(len(inner), kv, self.group, -1).permute(1, 2, 0, 3)
-        vectors = torch.matmul(grouped.flatten(1, 2), self.W_V.transpose(1, 2))
+        vectors = torch.matmul(grouped.flatten(1, 2), W_V.transpose(1, 2))
         vectors = vectors.reshape(kv, self.group, len(inner), -1).permute(2, 0, 1, 3)
         return self.reads.weight_adjoint(vectors.flatten(1, 2))
 
@@ -245,25 +254,27 @@ class FrozenHeads(Branch):
 
     def _mix(self, value: Float[Tensor, "*lead src kv_head d_head"]) -> Moved:
         """Every head's pattern on the values of its KV head, axes in front as more columns."""
-        batch, heads, dest, src = self.pattern.shape
+        pattern = self.pattern
+        batch, heads, dest, src = pattern.shape
         *lead, _, _, kv, d_head = value.shape
         many = prod(lead)
         # [lead, batch, src, kv, d_head] -> [batch, kv, src, lead * d_head]
         columns = value.reshape(many, batch, src, kv, d_head).permute(1, 3, 2, 0, 4)
         columns = columns.reshape(batch, kv, src, many * d_head)
         # query heads of a KV head are rows of one product
-        rows = self.pattern.reshape(batch, kv, self.group * dest, src)
+        rows = pattern.reshape(batch, kv, self.group * dest, src)
         moved = torch.matmul(rows, columns).reshape(batch, heads, dest, many, d_head)
         return moved.permute(3, 0, 2, 1, 4).reshape(*lead, batch, dest, heads, d_head)
 
     def _mix_adjoint(self, moved: Moved) -> Float[Tensor, "*lead src kv_head d_head"]:
-        batch, heads, dest, src = self.pattern.shape
+        pattern = self.pattern
+        batch, heads, dest, src = pattern.shape
         *lead, _, _, _, d_head = moved.shape
-        many, kv = prod(lead), self.W_V.shape[0]
+        many, kv = prod(lead), heads // self.group
         # [lead, batch, dest, head, d_head] -> [batch, kv, group * dest, lead * d_head]
         columns = moved.reshape(many, batch, dest, heads, d_head).permute(1, 3, 2, 0, 4)
         columns = columns.reshape(batch, kv, self.group * dest, many * d_head)
-        rows = self.pattern.reshape(batch, kv, self.group * dest, src).transpose(2, 3)
+        rows = pattern.reshape(batch, kv, self.group * dest, src).transpose(2, 3)
         value = torch.matmul(rows, columns).reshape(batch, kv, src, many, d_head)
         return value.permute(3, 0, 2, 1, 4).reshape(*lead, batch, src, kv, d_head)
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from otimes.numeric.extended import Extended
 
+_NUMBERS_AT_ONCE = 2**20
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -58,7 +60,11 @@ def unembed(
 def unembed_exactly(read: Extended, W_U: Tensor, chosen: Chosen | None) -> Extended:
     """:func:`unembed` with about 100 bits."""
     if chosen is None:
-        return read @ W_U.double()
+        # slices of the vocabulary: a product takes many times what its right factor does
+        columns = max(1, _NUMBERS_AT_ONCE // max(1, W_U.shape[0]))
+        parts = [read @ part.double() for part in W_U.split(columns, dim=1)]
+        high, low, error = zip(*((part.high, part.low, part.error) for part in parts), strict=True)
+        return Extended(torch.cat(high, -1), torch.cat(low, -1), torch.cat(error, -1))
     rows = read.each(lambda part: part[chosen.rows, chosen.positions, None, :])
     return (rows @ W_U.T[chosen.tokens].double()[..., None]).each(lambda part: part[..., 0, 0])
 

@@ -17,6 +17,7 @@ its heads, then its neurons.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -186,7 +187,7 @@ class FrozenModel:
     ``final`` is the norm before the unembedding; ``multiplier`` multiplies what is unembedded.
     """
 
-    blocks: tuple[FrozenBlock, ...]
+    blocks: Sequence[FrozenBlock]
     sources: tuple[FrozenSource, ...]
     W_U: Float[Tensor, "d_model d_vocab"]
     b_U: Float[Tensor, " d_vocab"] | None

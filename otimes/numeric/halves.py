@@ -25,7 +25,7 @@ from otimes.numeric.functionals import (
     through_components,
     through_skip,
 )
-from otimes.numeric.paths import order_streams
+from otimes.numeric.paths import last_of, order_streams
 from otimes.numeric.states import StateTables, states_through
 
 
@@ -60,7 +60,7 @@ def order_sums(
     if meet is None:
         half = sum(with_heads) // 2
         meet = next(b for b in range(model.depth + 1) if sum(with_heads[:b]) >= half)
-    *_, forward = islice(order_streams(model), meet + 1)
+    forward = last_of(islice(order_streams(model), meet + 1))
     sums = model.W_U.new_zeros(1 + sum(with_heads))
     sums[0] += past_blocks(model, target)
     back = _OrdersBack(model, target)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart, FrozenSource
 from otimes.numeric.paths import Components, PrefixStack, order_outputs
+from otimes.numeric.remade import each_block
 from otimes.numeric.residues import (
     ResidueHeads,
     ResidueModel,
@@ -151,7 +152,7 @@ def labelled_model(model: ResidueModel, labels: Labels) -> ResidueModel:
 
     return replace(
         model,
-        blocks=tuple(of(number, block) for number, block in enumerate(model.blocks)),
+        blocks=each_block(model.blocks, of),
         sources=tuple(source_of(number, source) for number, source in enumerate(model.sources)),
     )
 

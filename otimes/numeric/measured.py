@@ -77,16 +77,17 @@ def entering(model: FrozenModel, entry: int) -> list[FrozenSource]:
 
 
 def _exact_heads(heads: FrozenHeads, read: Extended) -> Extended:
-    kv, d_model, d_head = heads.W_V.shape
-    batch, size, dest, src = heads.pattern.shape
+    W_V, pattern = heads.W_V.double(), heads.pattern.double()
+    kv, d_model, d_head = W_V.shape
+    batch, size, dest, src = pattern.shape
     # one product for all heads: [kv_head, d_model, d_head] -> [d_model, kv_head * d_head]
-    value = read @ heads.W_V.double().transpose(0, 1).reshape(d_model, -1)
+    value = read @ W_V.transpose(0, 1).reshape(d_model, -1)
     if heads.b_V is not None:
         value = value + heads.b_V.double().flatten().expand_as(value.high)
     # [batch, src, kv_head * d_head] -> [batch, kv_head, src, d_head]
     columns = value.each(lambda part: part.reshape(batch, src, kv, d_head).transpose(1, 2))
     # query heads of a KV head are rows of one product
-    rows = heads.pattern.double().reshape(batch, kv, heads.group * dest, src)
+    rows = pattern.reshape(batch, kv, heads.group * dest, src)
     moved = Extended.of(rows) @ columns
     flat = moved.each(
         lambda part: part.reshape(batch, size, dest, d_head).transpose(1, 2).reshape(

@@ -9,6 +9,7 @@ model cost a few frozen passes:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -158,8 +159,12 @@ def order_streams(model: FrozenModel) -> Iterator[Float[Tensor, "order batch pos
 
 def order_outputs(model: FrozenModel) -> Float[Tensor, "order batch pos d_model"]:
     """What the unembedding reads of all paths of each order, without ``b_U``."""
-    *_, streams = order_streams(model)
-    return outputs_of(model, streams)
+    return outputs_of(model, last_of(order_streams(model)))
+
+
+def last_of(streams: Iterable[Tensor]) -> Tensor:
+    """The last of several, without keeping those before it."""
+    return deque(streams, maxlen=1).pop()
 
 
 def outputs_of(

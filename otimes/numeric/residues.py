@@ -17,6 +17,7 @@ from torch import Tensor
 from otimes.numeric.branches import Branch, FrozenHeads, FrozenNeurons, Moved
 from otimes.numeric.edges import FrozenEdge, Stream
 from otimes.numeric.frozen import FrozenBlock, FrozenModel, FrozenPart
+from otimes.numeric.remade import each_block
 
 
 def largest_modulus(model: FrozenModel) -> int:
@@ -94,8 +95,8 @@ class ResidueHeads(FrozenHeads):
 
     def moved(self, stream: Stream) -> Moved:
         """What every head moves, modulo the prime."""
-        value = torch.remainder(self.reads.apply(stream) @ self._values, self.prime)
-        return self._moved(value.reshape(*value.shape[:-1], *self.W_V.shape[::2]))
+        value = torch.remainder(self.reads.apply(stream) @ self.flat_values(), self.prime)
+        return self._moved(value.reshape(*value.shape[:-1], *self._value_shape))
 
     def constant(self) -> Moved | None:
         """What every head moves of its constant, modulo the prime."""
@@ -242,13 +243,13 @@ def residue_model(model: FrozenModel, prime: int) -> ResidueModel:
         )  # fmt: skip
 
     return ResidueModel(
-        blocks=tuple(
-            FrozenBlock(
+        blocks=each_block(
+            model.blocks,
+            lambda _, block: FrozenBlock(
                 None if block.attention is None else heads(block.attention),
                 None if block.mlp is None else neurons(block.mlp),
                 edge(block.skip),
-            )
-            for block in model.blocks
+            ),
         ),
         sources=tuple(
             replace(

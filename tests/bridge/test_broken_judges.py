@@ -21,18 +21,20 @@ def judged_by(
     monkeypatch: pytest.MonkeyPatch, folder: Path, old: str, new: str, positions: str
 ) -> ox.Certificate:
     """Verify with a reference module in whose forward pass one text is replaced."""
-    found = [c for c in (attention.Attention, module.Reference) if old in source_of(c)]
-    assert [source_of(c).count(old) for c in found] == [1]
-    broken = dict(vars(module if found == [module.Reference] else attention))
-    exec(source_of(found[0]).replace(old, new), broken)
-    monkeypatch.setattr(found[0], "forward", broken["forward"])
+    methods = (attention.Attention, "weigh"), (module.Reference, "forward")
+    found = [method for method in methods if old in source_of(*method)]
+    assert [source_of(*method).count(old) for method in found] == [1]
+    part, name = found[0]
+    broken = dict(vars(module if part is module.Reference else attention))
+    exec(source_of(part, name).replace(old, new), broken)
+    monkeypatch.setattr(part, name, broken[name])
     made = make_checkpoint(folder, seed=2, n_layers=2, positions=positions, n_ctx=8)
     model = ox.load(made.path)
     return ox.verify(model.run(tokens=TOKENS, mask=MASK))
 
 
-def source_of(part: type) -> str:
-    return textwrap.dedent(inspect.getsource(part.forward))
+def source_of(part: type, name: str) -> str:
+    return textwrap.dedent(inspect.getsource(getattr(part, name)))
 
 
 @pytest.mark.parametrize("positions", ["learned", "shortformer"])

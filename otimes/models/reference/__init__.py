@@ -25,6 +25,17 @@ A parallel MLP reads the stream that the attention reads, and both are added at 
 ``logits_multiplier * (ln_final(x) W_U) + b_U``, through their cap.
 """
 
-from otimes.models.reference.module import Block, Recording, Reference, build, load
+from otimes.models.reference.memory import Sizes
+from otimes.models.reference.module import Block, Reference, build, load
+from otimes.models.reference.recording import Recomputed, Recording, is_kept
 
-__all__ = ["Block", "Recording", "Reference", "build", "load"]
+__all__ = [
+    "Block",
+    "Recomputed",
+    "Recording",
+    "Reference",
+    "Sizes",
+    "build",
+    "is_kept",
+    "load",
+]

@@ -8,24 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from otimes.models.reference.layers import Norm, empty
+from otimes.models.reference.layers import Norm, empty, like, plus
 from otimes.models.reference.positions import alibi_slopes, rotate
 
 
 @dataclass(frozen=True)
-class Attended:
-    """What the heads of a layer did.
+class Weighed:
+    """How the heads of a layer weigh the positions.
 
-    ``written [batch, pos, d_model]``, its bias added; ``scores``, ``capped`` and ``pattern``
-    ``[batch, head, dest, src]``: scores before and after their cap; ``scales``: 1/σ of the norms
-    ``q_norm [batch, head, pos]`` and ``k_norm [batch, kv_head, pos]`` where there are any.
+    ``scores``, ``capped`` and ``pattern`` ``[batch, head, dest, src]``: scores before and after
+    their cap; ``scales``: 1/σ of the norms ``q_norm [batch, head, pos]`` and ``k_norm [batch,
+    kv_head, pos]`` where there are any.
     """
 
-    written: Tensor
     scores: Tensor
     capped: Tensor
     pattern: Tensor
     scales: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What the heads of a layer did: ``written [batch, pos, d_model]``, its bias added."""
+
+    written: Tensor
+    weighed: Weighed
 
 
 class Attention(nn.Module):
@@ -65,10 +72,10 @@ class Attention(nn.Module):
             return Norm(config["norm"], config["eps"], (heads, d_head), axes=(1, 3))
         raise NotImplementedError(f"this reference has no {kind!r} norms of queries and keys")
 
-    def forward(
+    def weigh(
         self, x: Tensor, position_vectors: Tensor | None, positions: Tensor, allowed: Tensor
-    ) -> Attended:
-        """Run the heads.
+    ) -> Weighed:
+        """Compute the scores and the patterns alone.
 
         Args:
             x: what they read ``[batch, pos, d_model]``.
@@ -77,12 +84,8 @@ class Attention(nn.Module):
             allowed: bool ``[batch, 1, dest, src]``, what may be attended to.
         """
         reads = x if position_vectors is None else x + position_vectors
-        q = torch.einsum("bpm,hmd->bhpd", reads, self.W_Q)
-        k = torch.einsum("bpm,gmd->bgpd", reads, self.W_K)
-        v = torch.einsum("bpm,gmd->bgpd", x, self.W_V)
-        q = q if self.b_Q is None else q + self.b_Q[None, :, None, :]
-        k = k if self.b_K is None else k + self.b_K[None, :, None, :]
-        v = v if self.b_V is None else v + self.b_V[None, :, None, :]
+        q = _each(reads, self.W_Q, self.b_Q)
+        k = _each(reads, self.W_K, self.b_K)
         scales = dict[str, Tensor]()
         if self.q_norm is not None and self.k_norm is not None:
             q, scales["q_norm"] = _normed(self.q_norm, q)
@@ -90,7 +93,6 @@ class Attention(nn.Module):
         if self.rotary is not None:
             q, k = (rotate(side, positions, self.rotary) for side in (q, k))
         k = k.repeat_interleave(self.group, dim=1)  # query head h reads KV head h // group
-        v = v.repeat_interleave(self.group, dim=1)
         scores = self.scale * torch.einsum("bhid,bhjd->bhij", q, k)
         if self.slopes is not None:
             distance = (positions[:, :, None] - positions[:, None, :]).abs()  # [batch, dest, src]
@@ -103,10 +105,17 @@ class Attention(nn.Module):
         attends = allowed.any(-1, keepdim=True)
         if not attends.all():
             pattern = pattern.masked_fill(~attends, 0.0)
-        mixed = torch.einsum("bhij,bhjd->bhid", pattern, v)
-        written = torch.einsum("bhid,hdm->bim", mixed, self.W_O)
-        written = written if self.b_O is None else written + self.b_O
-        return Attended(written, scores, capped, pattern, scales)
+        return Weighed(scores, capped, pattern, scales)
+
+    def forward(
+        self, x: Tensor, position_vectors: Tensor | None, positions: Tensor, allowed: Tensor
+    ) -> Attended:
+        """Run the heads; the arguments are those of :meth:`weigh`."""
+        weighed = self.weigh(x, position_vectors, positions, allowed)
+        v = _each(x, self.W_V, self.b_V).repeat_interleave(self.group, dim=1)
+        mixed = torch.einsum("bhij,bhjd->bhid", weighed.pattern, v)
+        written = torch.einsum("bhid,hdm->bim", mixed, like(self.W_O, x))
+        return Attended(plus(written, self.b_O), weighed)
 
 
 def within(length: int, window: int) -> Tensor:
@@ -115,8 +124,15 @@ def within(length: int, window: int) -> Tensor:
     return (slot[:, None] - slot[None, :]).abs() < window
 
 
+def _each(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x [batch, pos, d_model]`` through each head's matrix: ``[batch, head, pos, d_head]``."""
+    found = torch.einsum("bpm,hmd->bhpd", x, like(weight, x))
+    return plus(found, None if bias is None else bias[None, :, None, :])
+
+
 def _normed(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
     """Queries or keys ``[batch, head, pos, d_head]`` normed, and 1/σ ``[batch, head, pos]``."""
     normed, scale = norm.scaled(x)
-    gain = norm.w if norm.w.ndim == 1 else norm.w[None, :, None, :]
+    gain = like(norm.w, x)
+    gain = gain if gain.ndim == 1 else gain[None, :, None, :]
     return normed * gain, scale.squeeze(-1).expand(x.shape[:-1])

@@ -24,6 +24,19 @@ def empty(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(*shape))
 
 
+def like(weight: Tensor, x: Tensor) -> Tensor:
+    """A weight in the dtype of what it is used with, converted where it is used.
+
+    So a module keeps its parameters as they are stored, and one matrix at a time is converted.
+    """
+    return weight.to(x.dtype)
+
+
+def plus(x: Tensor, bias: Tensor | None) -> Tensor:
+    """``x`` with a bias, where there is one."""
+    return x if bias is None else x + like(bias, x)
+
+
 class Embed(nn.Module):
     """``W_E [d_vocab, d_model]``."""
 
@@ -90,8 +103,7 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normed input and 1/σ ``[batch, pos]``."""
         normed, scale = self.scaled(x)
-        y = normed * self.w
-        return y if self.b is None else y + self.b, scale.squeeze(-1)
+        return plus(normed * like(self.w, x), self.b), scale.squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -125,14 +137,11 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Fired:
         """Run it on what it reads, ``[batch, pos, d_model]``."""
-        z = x @ self.W_in
-        z = z if self.b_in is None else z + self.b_in
+        z = plus(x @ like(self.W_in, x), self.b_in)
         gate = None
         if self.W_gate is None:
             neurons = self.activation(z)
         else:
-            gate = x @ self.W_gate
-            gate = gate if self.b_gate is None else gate + self.b_gate
+            gate = plus(x @ like(self.W_gate, x), self.b_gate)
             neurons = self.activation(gate) * z
-        output = neurons @ self.W_out
-        return Fired(z, gate, neurons, output if self.b_out is None else output + self.b_out)
+        return Fired(z, gate, neurons, plus(neurons @ like(self.W_out, x), self.b_out))

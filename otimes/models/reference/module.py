@@ -1,9 +1,8 @@
-"""The reference module: the layers around the residual stream, and what they record."""
+"""The reference module: the layers around the residual stream."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from otimes.models.reference.attention import Attention
+from otimes.models.reference.attention import Attention, Weighed
 from otimes.models.reference.layers import (
     MLP,
     Embed,
@@ -20,68 +19,14 @@ from otimes.models.reference.layers import (
     PositionEmbed,
     TypeEmbed,
     Unembed,
+    like,
+    plus,
 )
+from otimes.models.reference.memory import Sizes
+from otimes.models.reference.recording import Recording, Tape
 
 _ATTENTION_BIASES = ("b_Q", "b_K", "b_V", "b_O")
 _MLP_OPTIONS = ("W_gate", "b_in", "b_gate", "b_out")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """What one forward pass did.
-
-    Attributes:
-        logits: the module's output ``[batch, pos, d_vocab]``, through the cap where there is one.
-        scores: for each layer ``[batch, head, dest, src]``, the attention scale applied and ALiBi
-            added, before cap, mask and softmax.
-        patterns: for each layer ``[batch, head, dest, src]``.
-        streams: ``[batch, pos, d_model]``: ``streams[n]`` is the input of block n, the last one is
-            what the final norm reads, or the unembedding where there is none. A layer is two
-            blocks, attention and MLP, or one where they are parallel or there is no MLP.
-        positions: the position ids ``[batch, pos]``.
-        capped_scores: the scores after their cap; the same tensors where there is none.
-        uncapped_logits: the logits before their cap; the same tensor where there is none.
-        scales: 1/σ of each norm ``[batch, pos]`` by its label: ``0.ln1``, ``0.ln2_post``,
-            ``final``, ``embed``; of the norms of queries ``0.q_norm [batch, head, pos]`` and keys
-            ``0.k_norm [batch, kv_head, pos]``.
-        preactivations: for each MLP ``x W_in + b_in`` ``[batch, pos, d_mlp]``.
-        gates: for each MLP ``x W_gate + b_gate``, before the activation; None where it has none.
-        neurons: for each MLP what ``W_out`` multiplies ``[batch, pos, d_mlp]``.
-        mlp_outputs: for each MLP its output ``[batch, pos, d_model]``, ``b_out`` added, before a
-            norm behind it and the residual multiplier.
-    """
-
-    logits: Tensor
-    scores: tuple[Tensor, ...]
-    patterns: tuple[Tensor, ...]
-    streams: tuple[Tensor, ...]
-    positions: Tensor
-    capped_scores: tuple[Tensor, ...]
-    uncapped_logits: Tensor
-    scales: dict[str, Tensor]
-    preactivations: tuple[Tensor, ...]
-    gates: tuple[Tensor | None, ...]
-    neurons: tuple[Tensor, ...]
-    mlp_outputs: tuple[Tensor, ...]
-
-
-@dataclass
-class Tape:
-    """A recording while it is made."""
-
-    scores: list[Tensor] = field(default_factory=list[Tensor])
-    capped: list[Tensor] = field(default_factory=list[Tensor])
-    patterns: list[Tensor] = field(default_factory=list[Tensor])
-    streams: list[Tensor] = field(default_factory=list[Tensor])
-    scales: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    fired: list[Fired] = field(default_factory=list[Fired])
-
-    def normed(self, norm: nn.Module | None, label: str, x: Tensor) -> Tensor:
-        """``x`` through a norm, whose scales are recorded; ``x`` itself without one."""
-        if norm is None:
-            return x
-        y, self.scales[label] = norm(x)
-        return y
 
 
 class Block(nn.Module):
@@ -129,21 +74,30 @@ class Block(nn.Module):
         """Return the stream behind the layer; each block's output goes onto the tape."""
         reads = self._read(self.ln1, "ln1", x, tape)
         attended = self.attn(reads, position_vectors, positions, allowed)
-        tape.scores.append(attended.scores)
-        tape.capped.append(attended.capped)
-        tape.patterns.append(attended.pattern)
-        for name, scale in attended.scales.items():
-            tape.scales[f"{self.layer}.{name}"] = scale
+        tape.attended(self.layer, x, attended.weighed)
         written = self._written(self.ln1_post, "ln1_post", attended.written, tape)
         if self.mlp is not None and self.parallel:
             if self.parallel != "shared":
                 reads = self._read(self.ln2, "ln2", x, tape)
-            written = written + self._fire(self.mlp, reads, tape)
+            written = written + self._fire(self.mlp, x, reads, tape)
         x = self._added(0, self.ln1, "ln1", x, written, tape)
         if self.mlp is not None and not self.parallel:
             reads = self._read(self.ln2, "ln2", x, tape)
-            x = self._added(1, self.ln2, "ln2", x, self._fire(self.mlp, reads, tape), tape)
+            x = self._added(1, self.ln2, "ln2", x, self._fire(self.mlp, x, reads, tape), tape)
         return x
+
+    def weigh(
+        self, x: Tensor, position_vectors: Tensor | None, positions: Tensor, allowed: Tensor
+    ) -> Weighed:
+        """Do again what the attention did with a stream: its scores and patterns."""
+        reads = self._read(self.ln1, "ln1", x, Tape())
+        return self.attn.weigh(reads, position_vectors, positions, allowed)
+
+    def fire(self, x: Tensor) -> Fired:
+        """Do again what the MLP did with a stream."""
+        norm = self.ln1 if self.parallel == "shared" else self.ln2
+        assert self.mlp is not None
+        return self.mlp.forward(self._read(norm, "", x, Tape()))
 
     def _read(self, norm: nn.Module | None, name: str, x: Tensor, tape: Tape) -> Tensor:
         return x if self.post else tape.normed(norm, f"{self.layer}.{name}", x)
@@ -152,9 +106,9 @@ class Block(nn.Module):
         output = tape.normed(norm, f"{self.layer}.{name}", output)
         return output if self.multiplier is None else self.multiplier * output
 
-    def _fire(self, mlp: MLP, reads: Tensor, tape: Tape) -> Tensor:
+    def _fire(self, mlp: MLP, x: Tensor, reads: Tensor, tape: Tape) -> Tensor:
         fired = mlp(reads)
-        tape.fired.append(fired)
+        tape.fire(self.layer, x, fired)
         return self._written(self.ln2_post, "ln2_post", fired.output, tape)
 
     def _added(
@@ -179,11 +133,19 @@ class Reference(nn.Module):
     The names in its ``state_dict`` are the tensor names of the format. ``tensors`` are the names
     of the optional tensors (biases, gates) that exist, for example ``{"blocks.0.attn.b_V"}``.
 
-    Each stream passes through an identity on its way, the place for a hook: see ``points``.
+    Parameters stay in the dtype that they have; with a ``dtype`` the module computes in it, and
+    converts each of them where it is used. Each stream passes through an identity on its way, the
+    place for a hook: see ``points``.
     """
 
-    def __init__(self, config: dict[str, Any], tensors: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        tensors: frozenset[str] = frozenset(),
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
+        self.dtype = dtype
         positions, placement = config["positions"], config.get("norm_placement", "pre")
         if positions not in ("none", "learned", "shortformer", "rotary", "alibi"):
             raise NotImplementedError(f"this reference has no {positions!r} positions")
@@ -208,7 +170,12 @@ class Reference(nn.Module):
         )
 
     def forward(
-        self, tokens: Tensor, mask: Tensor | None = None, types: Tensor | None = None
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        types: Tensor | None = None,
+        *,
+        budget: int | None = None,
     ) -> Recording:
         """Run the model.
 
@@ -217,6 +184,8 @@ class Reference(nn.Module):
             mask: bool ``[batch, pos]``, False at padding (left or right); None is all True.
                 Position ids count the real tokens alone, and padding is never attended to.
             types: token types ``[batch, pos]`` for a model that has them; None is all 0.
+            budget: bytes that the recording may take; what does not fit is computed again when it
+                is asked for (see :class:`~otimes.models.reference.memory.Sizes`). None keeps all.
         """
         real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
         positions = (real.cumsum(-1) - 1).clamp(min=0)
@@ -226,74 +195,110 @@ class Reference(nn.Module):
             allowed = allowed & torch.ones(length, length, dtype=torch.bool).tril()
         shortformer = None
         if self.config["positions"] == "shortformer":
-            shortformer = self.pos_embed.W_pos[positions]
-        tape = Tape()
+            shortformer = self._rows(self.pos_embed.W_pos, positions)
+        plan = None if budget is None else self.sizes(*tokens.shape).plan(budget)
+        tape = Tape(plan)
         x = self.stream(self._embedded(tokens, positions, types, tape))
         tape.streams.append(x)
         for block in self.blocks:
             x = block(x, shortformer, positions, allowed, tape)
         logits = self._unembedded(tape.normed(self.ln_final, "final", x))
         cap = self.config.get("logits_softcap")
-        return Recording(
-            logits=logits if cap is None else cap * torch.tanh(logits / cap),
-            scores=tuple(tape.scores),
-            patterns=tuple(tape.patterns),
-            streams=tuple(tape.streams),
-            positions=positions,
-            capped_scores=tuple(tape.capped),
-            uncapped_logits=logits,
-            scales=tape.scales,
-            preactivations=tuple(fired.preactivation for fired in tape.fired),
-            gates=tuple(fired.gate for fired in tape.fired),
-            neurons=tuple(fired.neurons for fired in tape.fired),
-            mlp_outputs=tuple(fired.output for fired in tape.fired),
-        )
+        capped = logits if cap is None else cap * torch.tanh(logits / cap)
+
+        @torch.no_grad()
+        def weigh(layer: int) -> Weighed:
+            stream = tape.inputs[layer][0]
+            return self.layers[layer].weigh(stream, shortformer, positions, allowed)
+
+        @torch.no_grad()
+        def fire(layer: int) -> Fired:
+            return self.layers[layer].fire(tape.inputs[layer][1])
+
+        return tape.recording(logits, capped, positions, weigh, fire)
+
+    def sizes(self, batch: int, length: int) -> Sizes:
+        """What a recording of tokens ``[batch, length]`` takes."""
+        width = (self.dtype or self.embed.W_E.dtype).itemsize
+        return Sizes.of(self.config, batch, length, width)
 
     @property
     def points(self) -> list[nn.Module]:
         """The identities that the recorded ``streams`` pass through, in their order."""
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
-        return [self.stream, *(point for block in blocks for point in block.streams)]
+        return [self.stream, *(point for block in self.layers for point in block.streams)]
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, one for each layer."""
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def _embedded(
         self, tokens: Tensor, positions: Tensor, types: Tensor | None, tape: Tape
     ) -> Tensor:
-        x = self.embed.W_E[tokens]
+        x = self._rows(self.embed.W_E, tokens)
         multiplier = self.config.get("embed_multiplier")
         x = x if multiplier is None else multiplier * x
         if self.config["positions"] == "learned":
-            x = x + self.pos_embed.W_pos[positions]
+            x = x + self._rows(self.pos_embed.W_pos, positions)
         if self.type_embed is not None:
-            x = x + self.type_embed.W_type[torch.zeros_like(tokens) if types is None else types]
+            ids = torch.zeros_like(tokens) if types is None else types
+            x = x + self._rows(self.type_embed.W_type, ids)
         return tape.normed(self.ln_embed, "embed", x)
 
+    def _rows(self, weight: Tensor, ids: Tensor) -> Tensor:
+        """Rows of an embedding; they alone are converted."""
+        rows = weight[ids]
+        return rows if self.dtype is None else rows.to(self.dtype)
+
     def _unembedded(self, x: Tensor) -> Tensor:
-        logits = x @ (self.embed.W_E.T if self.config.get("tied", False) else self.unembed.W_U)
+        W_U = self.embed.W_E.T if self.config.get("tied", False) else self.unembed.W_U
+        logits = x @ like(W_U, x)
         multiplier = self.config.get("logits_multiplier")
         logits = logits if multiplier is None else multiplier * logits
-        return logits if self.unembed.b_U is None else logits + self.unembed.b_U
+        return plus(logits, self.unembed.b_U)
 
 
-def build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Reference:
+def build(
+    config: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype | None = None
+) -> Reference:
     """The module of a config and tensors by their names in a native file, which it shares.
 
-    A tied ``unembed.W_U`` may be among them.
+    It computes in ``dtype``, by default in that of the tensors. A tied ``unembed.W_U`` may be
+    among them.
     """
     if config.get("tied", False):
         tensors = {name: tensor for name, tensor in tensors.items() if name != "unembed.W_U"}
-    with torch.device("meta"):  # no storage for parameters that are replaced at once
-        model = Reference(config, frozenset(tensors))
-    model.load_state_dict(tensors, assign=True)
-    return model.requires_grad_(False).eval()
+    return _filled(_empty(config, tensors, dtype), tensors)
 
 
 def load(folder: str | Path, dtype: torch.dtype = torch.float64) -> Reference:
-    """Read a native checkpoint: ``config.json`` and ``model.safetensors``, as ``dtype``."""
+    """Read a native checkpoint: ``config.json`` and ``model.safetensors``.
+
+    It computes in ``dtype``; its parameters are views of the mapped file, as they are stored.
+    """
     folder = Path(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    state = load_file(folder / "model.safetensors")
-    # in dtype before the weights come in: parameters start as float32, which rounds float64 weights
-    model = Reference(config, frozenset(state)).to(dtype)
+    tensors = load_file(folder / "model.safetensors")
+    model = _empty(config, tensors, dtype)
     known = model.state_dict().keys()  # a file may hold tensors that the model does not have
-    model.load_state_dict({name: tensor for name, tensor in state.items() if name in known})
+    return _filled(model, {name: tensors[name] for name in tensors if name in known})
+
+
+def _empty(
+    config: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype | None
+) -> Reference:
+    """The module without storage for its parameters."""
+    with torch.device("meta"):
+        return Reference(config, frozenset(tensors), dtype)
+
+
+def _filled(model: Reference, tensors: dict[str, Tensor]) -> Reference:
+    """The module with these tensors as its parameters, without gradients."""
+    # detached, because a parameter of another module must not lose its gradient here; and a header
+    # of odd length leaves tensors of a mapped file unaligned, which some kernels do not forgive
+    state = {
+        name: tensor.clone() if tensor.data_ptr() % tensor.element_size() else tensor
+        for name, tensor in ((name, tensor.detach()) for name, tensor in tensors.items())
+    }
+    model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
