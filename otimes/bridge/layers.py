@@ -69,8 +69,8 @@ class Layers:
             assert weights.W_pos is not None
             x = nearby.add(x, Nearby.exact(weights.W_pos[self.position_ids]), unit=units.linear)
         if weights.W_type is not None:
-            types = Nearby.exact(weights.W_type[torch.zeros_like(tokens)])
-            x = nearby.add(x, types, unit=units.linear)
+            ids = torch.zeros_like(tokens) if self.run.types is None else self.run.types
+            x = nearby.add(x, Nearby.exact(weights.W_type[ids]), unit=units.linear)
         return self._normed(x, "embed")
 
     def output(self, layer: int, branch: str, stream: Float[Tensor, "batch pos d_model"]) -> Nearby:

@@ -21,12 +21,16 @@ from otimes.bridge.checks import check_of
 from otimes.bridge.layers import Layers, Units, branches
 from otimes.bridge.loading.families.table import FLOAT32_PARTS
 from otimes.bridge.loading.original import Original, OriginalRecording
+from otimes.bridge.loading.state import unwrapped
+from otimes.bridge.loading.weights import Weights
 from otimes.bridge.reasons import (
     definition_reason,
+    original_audit_reason,
     original_block_reason,
     original_logits_reason,
 )
 from otimes.bridge.run import Run
+from otimes.bridge.term_list import few
 from otimes.models.reference import Recording
 from otimes.numeric.magnitudes import unit_roundoff
 from otimes.numeric.nearby import Nearby
@@ -77,13 +81,14 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
         if recorded.streams:
             layers = Layers(run, _units(original, dtype))
             found = _blocks(layers, recorded, recorded.streams)
-            reasons = [
-                original_block_reason(original.kind, c) for c in found if not c.holds
-            ] + reasons
-            reasons += other_definition(run, recording, dtype)
+            wrong = [original_block_reason(original.kind, c) for c in found if not c.holds]
+            reasons = [*wrong, *reasons, *other_definition(run, recording, dtype)]
+        reasons += _audit(original, run.model.weights, number)
     original.release()
     watched = "no blocks, its modules are not known" if not found else f"{len(found)} places"
     checked = f"original: {original.kind}, {watched}, logits in {len(errors)} dtypes"
+    if run.model.weights.sources:
+        checked += f", {len(run.model.weights.sources)} parameters, each used once"
     return OriginalChecks(original.kind, tuple(found), tuple(errors), tuple(reasons), (checked,))
 
 
@@ -149,6 +154,17 @@ def other_definition(run: Run, recording: Recording, dtype: torch.dtype) -> list
     if not _check(logits, real).holds:
         wrong.append("unembed")
     return [definition_reason(name) for name in wrong]
+
+
+def _audit(original: Original, weights: Weights, dtype: torch.dtype) -> list[str]:
+    """The parameters of the original that the canonical weights were not made of."""
+    if not weights.sources:  # its tensors were named by hand
+        return []
+    module = original.module(dtype)
+    names = set(unwrapped(dict(module.named_parameters()), ""))
+    left = sorted(names - {*weights.sources, *weights.unused})
+    gone = sorted(set(weights.sources) - set(unwrapped(module.state_dict(), "")))
+    return [original_audit_reason(original.kind, few(found)) for found in (left, gone) if found]
 
 
 def _check(pairs: Iterable[tuple[Nearby, Tensor]], real: Tensor) -> Check:

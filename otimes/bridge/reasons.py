@@ -91,6 +91,11 @@ def original_block_reason(kind: str, check: BlockCheck) -> str:
     )
 
 
+def original_audit_reason(kind: str, names: str) -> str:
+    """Parameters that one of the two has and the other has not."""
+    return f"parameters of {kind} not used exactly once in the canonical weights: {names}"
+
+
 def definition_reason(name: str) -> str:
     """A block of the reference module that is not the one that the original is held to."""
     return (

@@ -206,6 +206,22 @@ def test_faults_of_the_unembedding(name: str, field: str, monkeypatch: pytest.Mo
     assert certificate.reasons[1].startswith("logits of ")
 
 
+def test_a_parameter_that_nothing_was_made_of() -> None:
+    """The audit is of the module's own parameters: one more, or one that is gone."""
+    module = tiny("llama")
+    model = ox.load(module)
+    module.register_parameter("extra", torch.nn.Parameter(torch.zeros(2)))
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    start = "parameters of LlamaForCausalLM not used exactly once in the canonical weights: "
+    assert certificate.reasons == (f"{start}extra",)
+    weights = model.weights
+    model.weights = replace(weights, sources=(*weights.sources, "model.gone.weight", "extra"))
+    again = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+    assert again.reasons == (f"{start}model.gone.weight",)
+
+
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
     """Without names of its modules only these are known; a wrong one does not hold."""
     run, _ = made(tmp_path, "layer norm", "source")

@@ -81,7 +81,7 @@ def family_weights(
         CheckpointError: a tensor is missing, unknown, not finite or of the wrong shape.
         UnsupportedError: weights that are quantised.
     """
-    return _Conversion(family, config, _unwrapped(state, family.prefix), where).weights()
+    return _Conversion(family, config, unwrapped(state, family.prefix), where).weights()
 
 
 def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str) -> Weights:
@@ -144,7 +144,7 @@ class _Conversion:
         config = self.config
         known = {slot.name: slot for slot in slots(config)}
         found = dict[str, Tensor]()
-        copies = list[str]()
+        copies, sources = list[str](), list[str]()
         idle = self.family.idle(config, self.state, self.where) if self.family.idle else []
         present = [line for line in self._present() if line[0] not in idle]
         refuse_quantised(self.state, self.where)
@@ -156,6 +156,7 @@ class _Conversion:
             if config.tied and "unembed.W_U" in names:
                 copies += self._tied_copy(source, take)
                 continue
+            sources.append(source)
             self._check_known(source, names, known)
             self._check(source, take)
             for name, axes in names.items():
@@ -172,7 +173,8 @@ class _Conversion:
         for name, tensor in found.items():
             check_finite(tensor, known[name], self.where)
         weights = from_tensors(found, config.n_layers)
-        return replace(weights, unused=tuple(sorted([*unused, *idle, *copies])))
+        unused = sorted([*unused, *idle, *copies])
+        return replace(weights, unused=tuple(unused), sources=tuple(sorted(sources)))
 
     def _present(self) -> list[tuple[str, Take, int]]:
         """The tensors that are there, with their lines of the table and layers."""
@@ -287,7 +289,7 @@ class _Conversion:
         return name
 
 
-def _unwrapped(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def unwrapped(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The state dict without the prefixes of wrappers, and with that of the family."""
     found = dict(state)
     for wrapper in _WRAPPERS:
