@@ -8,7 +8,7 @@ import torch
 
 import otimes as ox
 from otimes.bridge.loading import transformers_package
-from otimes.errors import CheckpointError
+from otimes.errors import CheckpointError, UnsupportedError
 from tests.bridge.loading.tiny import randomise, tokens
 
 WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, N_CTX = 64, 4, 2, 96, 2, 16
@@ -49,7 +49,7 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def write(path, module) -> None:
+def write(path, module, *, without=(), merges=("a b", "Ġ ab"), more=()) -> None:
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
     writer = GGUFWriter(path, "llama")
@@ -66,7 +66,7 @@ def write(path, module) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(PIECES)
     writer.add_token_types([3] * 3 + [1] * (len(PIECES) - 3))
-    writer.add_token_merges(["a b", "Ġ ab"])
+    writer.add_token_merges(list(merges))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
@@ -85,10 +85,14 @@ def write(path, module) -> None:
             if theirs in ("attn_q", "attn_k"):
                 array = interleaved(array, HEADS if theirs == "attn_q" else KV_HEADS)
             name = f"blk.{layer}.{theirs}.weight"
+            if name in without:
+                continue
             if array.ndim == 2:
                 writer.add_tensor(name, quants.quantize(array, kind), raw_dtype=kind)
             else:
                 writer.add_tensor(name, array)
+    for name in more:
+        writer.add_tensor(name, np.ones(8, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -221,3 +225,32 @@ def test_the_weights_share_the_modules_storage(loaded):
     own = model.original.module(torch.float32).parameters()
     kept = {parameter.untyped_storage().data_ptr() for parameter in own}
     assert {t.untyped_storage().data_ptr() for t in model.weights.tensors().values()} == kept
+
+
+def test_a_tensor_that_is_not_there_is_not_made_up(tmp_path, capfd):
+    """transformers would fill it with random numbers."""
+    file = tmp_path / "tiny.gguf"
+    write(file, llama(), without=("blk.1.ffn_up.weight",))
+
+    with pytest.raises(CheckpointError, match=r"tiny\.gguf' lacks model\.layers\.1\.mlp\.up_proj"):
+        ox.load(file)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["rope_freqs.weight", "blk.0.attn_q.bias", "blk.7.attn_q.weight"])
+def test_a_tensor_that_transformers_leaves_out(tmp_path, name):
+    """Factors of rotary angles, for example, without which the model is another."""
+    file = tmp_path / "tiny.gguf"
+    write(file, llama(), more=(name,))
+
+    with pytest.raises(UnsupportedError, match=f"has the tensor '{name}', which transformers leav"):
+        ox.load(file)
+
+
+def test_a_tokenizer_that_panics(tmp_path):
+    """As its Rust code does for a merge whose result begins before its first part ends."""
+    file = tmp_path / "tiny.gguf"
+    write(file, llama(), merges=("a b", "b "))
+
+    with pytest.raises(CheckpointError, match=r"transformers cannot load .*tiny\.gguf"):
+        ox.load(file)
