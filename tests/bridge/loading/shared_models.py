@@ -22,7 +22,7 @@ def induction(shared: Path) -> ox.Model:
     )  # fmt: skip
 
 
-def nano_sort(shared: Path) -> ox.Model:
+def nano_sort(shared: Path, mlp: str = "source") -> ox.Model:
     """A minGPT, whose tensors are in a JSON file."""
     stored = json.loads((shared / "weights/nano-sort/gpt-nano-sort-model.json").read_text())
     config = stored.pop("config")
@@ -32,7 +32,7 @@ def nano_sort(shared: Path) -> ox.Model:
         ).reshape(tensor["shape"])
         for name, tensor in stored.items()
     }
-    return ox.load(state, config={**config, "model_type": "mingpt"})
+    return ox.load(state, config={**config, "model_type": "mingpt"}, mlp=mlp)
 
 
 def induction_accuracy(model: ox.Model, count: int = 2000) -> float:
