@@ -31,6 +31,7 @@ from otimes.bridge.reasons import (
 )
 from otimes.bridge.run import Run
 from otimes.bridge.term_list import few
+from otimes.errors import UnsupportedError
 from otimes.models.reference import Recording
 from otimes.numeric.magnitudes import unit_roundoff
 from otimes.numeric.nearby import Nearby
@@ -65,25 +66,36 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
     Args:
         run: the run.
         recording: what the reference module did, in ``dtype``.
-        dtype: what the original's blocks are compared in.
+        dtype: what the original's blocks are compared in; the next one that it can run in where it
+            cannot run in this.
+
+    Raises:
+        UnsupportedError: it cannot run at all.
     """
     original = run.model.original
     if original is None:
         return OriginalChecks()
     found, reasons, errors = list[BlockCheck](), list[str](), list[SourceError]()
+    refused = list[UnsupportedError]()
     for number in _dtypes(run, dtype):
-        recorded = original.record(run.tokens, run.mask, number)
+        try:
+            recorded = original.record(run.tokens, run.mask, number)
+        except UnsupportedError as error:  # such as code that makes float32 tensors of its own
+            refused.append(error)
+            continue
         errors.append(_logits_error(run, recorded, number))
-        if number != dtype:
+        if len(errors) > 1:
             continue
         if not errors[-1].holds:
             reasons.append(original_logits_reason(original.kind, errors[-1]))
         if recorded.streams:
-            layers = Layers(run, _units(original, dtype))
+            layers = Layers(run, _units(original, number))
             found = _blocks(layers, recorded, recorded.streams)
             wrong = [original_block_reason(original.kind, c) for c in found if not c.holds]
             reasons = [*wrong, *reasons, *other_definition(run, recording, dtype)]
         reasons += _audit(original, run.model.weights, number)
+    if not errors:
+        raise refused[0]
     original.release()
     watched = "no blocks, its modules are not known" if not found else f"{len(found)} places"
     checked = f"original: {original.kind}, {watched}, logits in {len(errors)} dtypes"
@@ -95,7 +107,7 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
 def _dtypes(run: Run, dtype: torch.dtype) -> list[torch.dtype]:
     """What the error of the logits is measured in: the certificate's dtype first."""
     stored = {tensor.dtype for tensor in run.model.weights.tensors().values()}
-    others = {torch.float64, torch.float32, *stored} - {dtype}
+    others = {torch.float64, torch.float32, torch.bfloat16, *stored} - {dtype}
     return [dtype, *sorted(others, key=lambda one: (-one.itemsize, str(one)))]
 
 

@@ -16,6 +16,7 @@ from otimes.bridge.loading import huggingface
 from otimes.bridge.loading.families import BY_MODEL_TYPE
 from otimes.bridge.loading.weights import Weights
 from otimes.bridge.original_checks import other_definition
+from otimes.errors import UnsupportedError
 from tests.bridge.loading.test_broken_tables import (
     FAULTS,
     Change,
@@ -50,7 +51,7 @@ def test_every_family_verifies(name: str, mlp: str) -> None:
     # a few float32 roundings, and none where the module computes in float64 throughout
     limit = 1e-14 if name.startswith("gpt2") else 1e-5
     assert certificate.source_error.max_abs_error < limit * certificate.largest_logit
-    assert [error.dtype for error in certificate.source_errors] == ["float64", "float32"]
+    assert [e.dtype for e in certificate.source_errors] == ["float64", "float32", "bfloat16"]
     # no bound allows for more than a part of what a block writes
     outputs = {c.block: c.bound for c in certificate.source_blocks if c.block.endswith("output")}
     recorded = run.model.original.record(run.tokens)  # type: ignore[union-attr]
@@ -204,6 +205,39 @@ def test_faults_of_the_unembedding(name: str, field: str, monkeypatch: pytest.Mo
         r for r in certificate.reasons if r.startswith("original unembed: its logits are not")
     )
     assert certificate.reasons[1].startswith("logits of ")
+
+
+class Single(torch.nn.Module):
+    """A module that makes float32 tensors of its own, so that it runs in float32 alone."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.eye(run.model.config.d_vocab))
+        self.run = run
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = self.run.model.reference(torch.float32)(ids).logits
+        return logits @ self.table
+
+
+def test_a_module_that_runs_in_float32_alone(tmp_path: Path) -> None:
+    """It is compared in that, or refused in one line where it does not run at all."""
+    run, _ = made(tmp_path, "layer norm", "source")
+    config = {k: v for k, v in run.model.config.to_json().items() if k not in ("format", "version")}
+    single = Single(run)
+    model = ox.load(run.model.weights.tensors(), config=config, original=single)
+
+    certificate = ox.verify(model.run(tokens=[[1, 2, 3]]), primes=0)
+
+    assert certificate.holds, certificate
+    assert [error.dtype for error in certificate.source_errors] == ["float32"]
+    assert certificate.source_error is not None
+    assert 0 < certificate.source_error.max_abs_error < certificate.source_error.tolerance
+    single.table.data = torch.eye(3)
+    with pytest.raises(
+        UnsupportedError, match=r"the original module, Single, does not run in float64 \(Runtime"
+    ):
+        ox.verify(model.run(tokens=[[1, 2, 3]]), primes=0)
 
 
 def test_a_parameter_that_nothing_was_made_of() -> None:

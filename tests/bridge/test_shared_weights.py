@@ -1,4 +1,4 @@
-"""The trained models of ``../shared/weights``: verified, and explained by the circuits they have."""
+"""The trained models of ``../shared/weights``: verified, and explained by their circuits."""
 
 from __future__ import annotations
 

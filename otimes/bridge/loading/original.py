@@ -101,6 +101,9 @@ class Original:
                 for padding where their softmax is in float32 and their mask in float64.
             dtype: what the module's parameters are converted to. Many modules compute norms and
                 softmax in float32 whatever that is.
+
+        Raises:
+            UnsupportedError: it cannot run in this dtype.
         """
         if mask is None:
             return self._recorded(tokens, dtype)
@@ -128,7 +131,15 @@ class Original:
         module = self.module(dtype)
         seen = dict[str, Tensor]()
         with torch.no_grad(), _hooks(self._watched(module), seen):
-            logits = self._call(module, tokens)
+            try:
+                logits = self._call(module, tokens)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise UnsupportedError(
+                    f"the original module, {self.kind}, does not run in "
+                    f"{str(dtype).removeprefix('torch.')} ({type(error).__name__}: {reason}): "
+                    "check that it runs by itself, or load the tensors without it"
+                ) from error
         if self.places is None:
             return OriginalRecording(logits)
         layers = range(self._config.n_layers)
