@@ -20,7 +20,17 @@ from otimes.algebra.expressions import (
     vector,
     weight,
 )
-from otimes.algebra.kinds import diagonal, grouped, head, inclusion, norm, operator, rotation
+from otimes.algebra.kinds import (
+    diagonal,
+    grouped,
+    head,
+    inclusion,
+    norm,
+    offset,
+    offset_form,
+    operator,
+    rotation,
+)
 from otimes.algebra.measures import Eigenvalues, FrobeniusNorm
 from otimes.algebra.normal import Polynomial, normal_form, polynomial
 from otimes.algebra.paper import (
@@ -84,6 +94,8 @@ __all__ = [
     "latex",
     "norm",
     "normal_form",
+    "offset",
+    "offset_form",
     "operator",
     "parse",
     "partial_expansion",

@@ -31,6 +31,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from otimes.algebra.expressions import Factor
+from otimes.algebra.held import displayed
 from otimes.algebra.layout import Block, build_blocks
 from otimes.algebra.logits import Logits
 from otimes.algebra.options import (
@@ -39,12 +40,16 @@ from otimes.algebra.options import (
     PARALLEL,
     PLACEMENTS,
     POSITIONS,
+    QK_NORMS,
+    SOFTCAPS,
     bias_names,
     check_combination,
     check_groups,
     one_of,
     per_layer,
+    scale_of_scores,
     size,
+    turning_layers,
 )
 from otimes.algebra.sources import Source, build_sources
 from otimes.algebra.vocabulary import (
@@ -113,6 +118,8 @@ class Architecture:
         final_norm: whether a norm stands before the unembedding; by default where norms are
             there and not ``post``.
         embed_norm: whether the embeddings are normed.
+        qk_norm: norms of queries and keys, before they turn: over each ``head``, or over ``all``
+            heads of a token together; None: none. They are of the kind that ``norm`` names.
         mlp: ``source`` (paths start at the MLP's output), ``frozen`` (each neuron is a component
             with its secant slope; a gated MLP's gate is frozen) or None.
         neurons: with frozen MLPs, neurons in each layer, or one number for each layer.
@@ -123,6 +130,11 @@ class Architecture:
             ``b_V[1]`` in layer 1 alone; ``b_Q``, ``b_K``, ``b_V``, ``b_O``; ``b_in``, ``b_out``;
             those of norms, ``b_ln1``, ``b_ln2``, ``b_ln1_post``, ``b_ln2_post``, ``b_final``,
             ``b_embed``; and ``b_U``.
+        rotary_layers: with rotary positions, the layers whose queries and keys turn; None: all.
+        attention_scale: what dot products of queries and keys are multiplied by; None:
+            ``1/√d_head``.
+        softcaps: any of ``attention`` and ``logits``: what goes through ``c tanh(· / c)``. Scores
+            and logits are sums before their caps.
 
     Raises:
         UnsupportedError: for what no model has; it names what there is.
@@ -141,6 +153,10 @@ class Architecture:
     parallel: bool | str
     multipliers: frozenset[str]
     biases: frozenset[str]
+    qk_norm: str | None
+    rotary_layers: frozenset[int]
+    attention_scale: float | None
+    softcaps: frozenset[str]
 
     def __init__(
         self,
@@ -159,6 +175,10 @@ class Architecture:
         parallel: bool | str = False,
         multipliers: Iterable[str] = (),
         biases: bool | Iterable[str] = False,
+        qk_norm: str | None = None,
+        rotary_layers: Iterable[int] | None = None,
+        attention_scale: float | None = None,
+        softcaps: Iterable[str] = (),
     ) -> None:
         size("layers", layers)
         own_heads = per_layer("heads", heads, layers)
@@ -167,12 +187,18 @@ class Architecture:
         one_of("positions", positions, POSITIONS)
         one_of("norm", norm, NORMS)
         one_of("norm_placement", norm_placement, PLACEMENTS)
+        one_of("qk_norm", qk_norm, QK_NORMS)
         one_of("mlp", mlp, MLPS)
         one_of("parallel", parallel, PARALLEL)
         scaled = frozenset((multipliers,) if isinstance(multipliers, str) else multipliers)
         for name in sorted(scaled):
             one_of("multiplier", name, tuple(MULTIPLIERS))
-        check_combination(norm, norm_placement, final_norm, embed_norm, mlp, neurons, parallel)
+        capped = frozenset((softcaps,) if isinstance(softcaps, str) else softcaps)
+        for name in sorted(capped):
+            one_of("softcap", name, SOFTCAPS)
+        check_combination(
+            norm, norm_placement, final_norm, embed_norm, qk_norm, mlp, neurons, parallel
+        )
         values = {
             "heads": own_heads,
             "kv_heads": groups,
@@ -188,6 +214,10 @@ class Architecture:
             "neurons": per_layer("neurons", neurons or 0, layers),
             "parallel": parallel,
             "multipliers": scaled,
+            "qk_norm": qk_norm,
+            "rotary_layers": turning_layers(positions, rotary_layers, layers),
+            "attention_scale": scale_of_scores(attention_scale),
+            "softcaps": capped,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -207,6 +237,10 @@ class Architecture:
                 if value != (self.norm is not None and self.norm_placement != "post"):
                     shown.append(f"final_norm={value}")
                 continue
+            if field.name == "rotary_layers":
+                if value != turning_layers(self.positions, None, self.layers):
+                    shown.append(f"rotary_layers={sorted(value)}")
+                continue
             needed = field.name == "neurons" and self.mlp == "frozen"
             if needed or value != getattr(plain, field.name):
                 if isinstance(value, frozenset):
@@ -214,6 +248,21 @@ class Architecture:
                 text = _short(value) if isinstance(value, tuple) else repr(value)
                 shown.append(f"{field.name}={text}")
         return f"Architecture({', '.join(shown)})"
+
+    def __str__(self) -> str:
+        from otimes.algebra.formulas import formulas
+
+        return formulas(self)
+
+    @property
+    def latex(self) -> str:
+        """What the model computes as a few formulas, and what of it is held fixed, in LaTeX."""
+        from otimes.algebra.formulas import latex_formulas
+
+        return latex_formulas(self)
+
+    def _repr_latex_(self) -> str:
+        return displayed(self.latex)
 
     def __getstate__(self) -> dict[str, object]:
         # what is made on demand is made again on demand
@@ -264,6 +313,10 @@ class Architecture:
         found = self.kv_head(head)
         return None if self.heads[head[0]] == self.kv_heads[head[0]] else found
 
+    def turns(self, layer: int) -> bool:
+        """Whether the queries and keys of a layer turn with their positions."""
+        return layer in self.rotary_layers
+
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The steps of the stream; without MLPs, or with parallel ones, one for each layer."""
@@ -303,7 +356,8 @@ class Architecture:
 
         Args:
             head: ``1.4``, ``L1H4`` or (1, 4).
-            scale: what raw dot products are multiplied by, ``1/√d_head`` by default.
+            scale: what raw dot products are multiplied by; by default the model's own
+                ``attention_scale``.
         """
         from otimes.algebra.scores import Scores
 

@@ -2,7 +2,7 @@
 
 >>> from otimes.algebra import Architecture
 >>> sorted(Architecture(1, 1).symbols)[:4]
-['A[0.0]', 'R', 'W_E', 'W_K[0.0]']
+['A[0.0]', 'R(j−i)', 'W_E', 'W_K[0.0]']
 >>> lookup(Architecture(1, 1))("A[0.0]")
 pattern('A', label='0.0')
 >>> lookup(Architecture(1, 1))("A[1.0]") is None
@@ -22,6 +22,7 @@ from otimes.algebra.expressions import Expr, Factor
 from otimes.algebra.kinds import head as whole_head
 from otimes.algebra.kinds import norm as whole_norm
 from otimes.algebra.layout import ATTENTION, MLP, reading_norm, writing_norm
+from otimes.algebra.projections import read_symbols
 from otimes.algebra.sources import Source
 from otimes.algebra.vocabulary import (
     MULTIPLIERS,
@@ -70,6 +71,7 @@ def symbols_of(arch: Architecture) -> dict[str, Factor]:
             group = arch.group(head)
             factors += [of_head(name, head, group) for name in _HEAD_SYMBOLS]
             factors.append(shared(whole_head(head_name(head)), kv_name(head, group)))
+            factors += read_symbols(arch, head)
         for neuron in (Neuron(layer, index) for index in range(arch.neurons[layer])):
             factors += [of_neuron(name, neuron) for name in _NEURON_SYMBOLS]
         factors.append(of_layer("b_O", layer))
@@ -125,7 +127,7 @@ def names(context: object) -> Mapping[str, Expr]:
 def _standard(name: str) -> Expr | None:
     match = _NAME.fullmatch(name)
     if match is None:
-        return None
+        return ROTATION if name == str(ROTATION) else None
     if match[1] == "h" and match[2]:
         return whole_head(match[2])
     if match[1] == "N" and match[2]:

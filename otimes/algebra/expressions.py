@@ -31,7 +31,7 @@ from otimes.algebra.node import Expr
 from otimes.algebra.types import ONE, OPEN, POS, Type, compose, unify
 from otimes.errors import TypeMismatchError
 
-FACTOR_KINDS: Final = ("", "diagonal", "rotation", "inclusion")
+FACTOR_KINDS: Final = ("", "diagonal", "rotation", "inclusion", "offset")
 
 # not isidentifier(), which admits the middle dot and combining marks
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -45,7 +45,8 @@ class Factor(Expr):
     ``label`` tells which component it belongs to: ``W_OV[1.4]`` has the name ``W_OV`` and the
     label ``1.4``. ``kind`` tells what is known of it beside its type: a ``diagonal`` is its own
     transpose and commutes with diagonals, a ``rotation`` is orthogonal, an ``inclusion`` embeds
-    one summand of a direct sum. ``group`` is the label of the key-value head that a head reads
+    one summand of a direct sum, an ``offset`` is one matrix for each offset of the key's slot from
+    the query's. ``group`` is the label of the key-value head that a head reads
     with, where heads share them: ``W_OV[1.4]`` with the group ``1.kv2`` is ``W_O[1.4] W_V[1.kv2]``.
     Equal factors are one object.
     """

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, Final
 from otimes.algebra.architecture import Architecture, Component, Neuron, Source
 from otimes.algebra.graph_words import DIRECT, INPUTS, SIDES, EdgeWords, Key, V, side_sources
 from otimes.algebra.layout import Block, Word
-from otimes.algebra.scores.expansion import ADDITIVE
+from otimes.algebra.scores.factored import ADDITIVE
 from otimes.algebra.scores.terms import additive
-from otimes.algebra.vocabulary import W_POS, Head, component_name, of_head, of_norm
+from otimes.algebra.vocabulary import W_POS, Head, component_name, of_norm
 from otimes.errors import LimitError
 
 if TYPE_CHECKING:
@@ -300,19 +300,17 @@ class _Builder:
         positions, norm = side_sources(self.arch, head[0])
         name = component_name(head)
         for key, bias in SIDES:
-            into = self.words.projects(head, key)
+            into = self.words.projection(head, key)
             if positions:
                 self.graph.add_node("pos", kind="pos", role="source")
-                self._edge("pos", name, key, Word((), (into, W_POS)))
+                self._edge("pos", name, key, Word((), (W_POS,)).then(into))
             if norm is not None:
                 self.graph.add_node(f"bias[{norm}]", kind="bias", role="source")
-                self._edge(f"bias[{norm}]", name, key, Word((), (into, of_norm("β", norm))))
+                self._edge(f"bias[{norm}]", name, key, Word((), (of_norm("β", norm),)).then(into))
             if f"{bias}[{head[0]}]" in self.arch.biases:
                 source = f"bias[{name}.{key}]"
                 self.graph.add_node(source, kind="bias", role="source")
-                self._edge(
-                    source, name, key, Word((), (of_head(bias, head, self.arch.group(head)),))
-                )
+                self._edge(source, name, key, self.words.bias(head, key))
 
     def _edge(self, source: str, target: str, key: Key, word: Word, ways: int = 1) -> None:
         symbol, pattern = self.words.text(word.weight), self.words.text(word.pattern)

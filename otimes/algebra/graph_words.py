@@ -29,8 +29,9 @@ from otimes.algebra.layout import (
     reading_norm,
     total,
 )
+from otimes.algebra.projections import head_norm, projection, projection_bias
 from otimes.algebra.types import D_MODEL
-from otimes.algebra.vocabulary import of_head, of_neuron, of_norm
+from otimes.algebra.vocabulary import Head, of_head, of_neuron, of_norm
 
 Key = Literal["q", "k", "v", "direct"]
 """What an edge enters: a head's queries, keys or values; or anything else, directly."""
@@ -47,8 +48,6 @@ SIDES: Final[tuple[tuple[Key, str], ...]] = ((Q, "b_Q"), (K, "b_K"))
 
 INPUTS: Final[tuple[Key, ...]] = (Q, K, V)
 """The edges into a head."""
-
-_PROJECTIONS: Final = {Q: "W_Q", K: "W_K", V: "W_V"}
 
 
 class EdgeWords:
@@ -71,14 +70,26 @@ class EdgeWords:
 
     def reads(self, component: Component, key: Key) -> Word:
         """From the stream to a component's inside: ``W_Q``, ``W_K``, ``W_V``; ``w_inᵀ``."""
-        into = self.projects(component, key)
-        return self._block(component).reads[branch_of(component)].then(Word((), (into,)))
+        into = self.projection(component, key)
+        return self._block(component).reads[branch_of(component)].then(into)
 
-    def projects(self, component: Component, key: Key) -> Expr:
-        """The matrix behind the norm that a component reads with."""
+    def projection(self, component: Component, key: Key) -> Word:
+        """What a component reads with behind its norm; a norm of queries or keys is in it."""
         if isinstance(component, Neuron):
-            return Transpose(of_neuron("w_in", component))
-        return of_head(_PROJECTIONS[key], component, self.arch.group(component))
+            return Word((), (Transpose(of_neuron("w_in", component)),))
+        if key not in (Q, K):
+            return Word((), (self._values(component),))
+        matrix = projection(self.arch, component, key)
+        return Word((), (matrix,)).then(head_norm(self.arch, component, key))
+
+    def bias(self, head: Head, key: Key) -> Word:
+        """``b_Q`` or ``b_K`` of a head, through the norm of its queries or keys."""
+        assert key in (Q, K)
+        own = Word((), (projection_bias(self.arch, head, key),))
+        return own.then(head_norm(self.arch, head, key))
+
+    def _values(self, head: Head) -> Expr:
+        return of_head("W_V", head, self.arch.group(head))
 
     def mlp_writes(self, block: Block) -> Word:
         """``W_out[3]``: all neurons of a frozen MLP as one node."""
@@ -104,8 +115,8 @@ class EdgeWords:
         elif f"b_V[{layer}]" in self.arch.biases:
             parts.append(of_head("b_V", component, self.arch.group(component)))
         if norm is not None and f"b_{norm.partition('.')[2]}[{layer}]" in self.arch.biases:
-            into = self.projects(component, V)
-            parts.append(product((into, of_norm("β", norm))))
+            into = self.projection(component, V).weight
+            parts.append(product((*into, of_norm("β", norm))))
         return Word((), (total(parts),))
 
     def output(self, joins: str) -> Word:

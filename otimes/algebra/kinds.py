@@ -14,7 +14,7 @@ h[1.0] N[1.ln1]
 from __future__ import annotations
 
 from otimes.algebra.expressions import Factor
-from otimes.algebra.types import D_MODEL, POS, Slot, Type, direct_sum, summands
+from otimes.algebra.types import D_HEAD, D_MODEL, POS, Slot, Type, direct_sum, summands
 
 
 def operator(name: str, *slots: Slot, label: str = "") -> Factor:
@@ -40,6 +40,24 @@ def diagonal(name: str, space: str = POS, *, label: str = "") -> Factor:
 def rotation(name: str, space: str = D_MODEL, *, label: str = "") -> Factor:
     """An orthogonal matrix: ``RᵀR = RRᵀ = Id``."""
     return Factor(name, Type.of((space, space)), label, "rotation")
+
+
+def offset(name: str, space: str = D_HEAD, *, label: str = "") -> Factor:
+    """A matrix for each offset ``j − i`` of the key's slot j from the query's slot i.
+
+    >>> print(offset("R"))
+    R(j−i)
+    """
+    return Factor(name, Type.of((space, space)), label, "offset")
+
+
+def offset_form(name: str, space: str = D_HEAD, *, label: str = "") -> Factor:
+    """The same as one map on both slots: for the slots i and j the matrix of ``j − i``.
+
+    >>> print(offset_form("R", label="f").type)
+    pos ⊗ pos ⊗ d_head <- pos ⊗ pos ⊗ d_head
+    """
+    return Factor(name, Type.of((POS, POS), (POS, POS), (space, space)), label, "offset")
 
 
 def inclusion(number: int, *spaces: str) -> Factor:
@@ -69,4 +87,6 @@ def represent(factor: Factor) -> str:
         spaces = ", ".join(map(repr, summands(codomain)))
         return f"inclusion({factor.label}, {spaces})"
     label = f", label={factor.label!r}" if factor.label else ""
+    if len(slots) > 1 and slots[-1] is not None:
+        return f"offset_form({factor.name!r}, {slots[-1][0]!r}{label})"
     return f"{factor.kind}({factor.name!r}, {codomain!r}{label})"

@@ -2,8 +2,8 @@ r"""Names and labels in LaTeX's mathematics, such that every one compiles.
 
 >>> print(latex_name("W_OV", "1.4"), latex_name("Γ", "3.ln1"), latex_name("A2", ""))
 W_{OV}^{1.4} \Gamma^{3.\mathrm{ln1}} A_{2}
->>> print(latex_name("w_out", "3.n17"), latex_name("é_x", ""), latex_name("_", ""))
-w_{\mathrm{out}}^{3.\mathrm{n17}} \acute{e}_{x} \_
+>>> print(latex_name("w_out", "3.n17"), latex_name("Γ", "3.q_norm"), latex_name("_", ""))
+w_{\mathrm{out}}^{3.\mathrm{n17}} \Gamma^{3.\mathrm{q\,norm}} \_
 """
 
 from __future__ import annotations
@@ -35,11 +35,19 @@ def latex_name(name: str, label: str) -> str:
 
 
 def latex_label(label: str) -> str:
-    """The label of a factor: numbers as they are, words upright."""
+    """The label of a factor: numbers as they are, words upright, ``q_norm`` as two words."""
     return ".".join(
-        part if part.isdecimal() and part.isascii() else _word(part, upright=True)
-        for part in label.split(".")
+        part if part.isdecimal() and part.isascii() else _words(part) for part in label.split(".")
     )
+
+
+def _words(part: str) -> str:
+    """A part of a label; an underscore between words is a space, one elsewhere is itself."""
+    words = part.split("_")
+    if len(words) == 1 or not all(words):
+        return _word(part, upright=True)
+    shown = r"\,".join(_word(word, upright=False) for word in words)
+    return rf"\mathrm{{{shown}}}"
 
 
 def _word(word: str, *, upright: bool) -> str:

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.expressions import Expr, Id, Product, Sum, tensor
+from otimes.algebra.held import Held, displayed, held_in, with_held
 from otimes.algebra.layout import block_operator, norm_word, total, unembedding
+from otimes.algebra.printing import in_form
 from otimes.algebra.vocabulary import MULTIPLIERS, W_U
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 NESTED_LAYERS: Final = 24
 """Up to how many layers several sources are nested as the stream is; beyond, the sum is flat."""
+LINE: Final = 400
+"""About how many characters of LaTeX stand in one line of a long product."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,29 @@ class Logits:
 
     @property
     def latex(self) -> str:
-        """LaTeX of the factored form."""
-        return self.expression.latex
+        """LaTeX of the factored form, and in a line below it what of it is held fixed."""
+        return with_held(self._over_lines(), self.held)
+
+    def _over_lines(self) -> str:
+        """The formula; a long product over lines of an ``aligned`` environment."""
+        whole = self.expression.latex
+        if len(whole) <= LINE or not isinstance(self.expression, Product):
+            return whole
+        lines = [""]
+        for factor in self.expression.args:
+            shown = in_form(factor, as_latex=True)
+            if lines[-1] and len(lines[-1]) + len(shown) > LINE:
+                lines.append("")
+            lines[-1] += shown
+        return r" \\ & \quad ".join(lines)
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What is held fixed at a run's values."""
+        return held_in(self.expression.factors)
 
     def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return displayed(self.latex)
 
 
 def _tail(arch: Architecture) -> list[Expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 POSITIONS = ("none", "learned", "shortformer", "rotary", "alibi", "relative")
 NORMS = (None, "layer", "rms")
 PLACEMENTS = ("pre", "post", "sandwich", "output")
+QK_NORMS = (None, "head", "all")
+SOFTCAPS = ("attention", "logits")
 MLPS = (None, "source", "frozen")
 PARALLEL = (False, True, "shared")
 MAX_LAYERS = 100_000
@@ -70,6 +73,7 @@ def check_combination(
     placement: str,
     final_norm: bool | None,
     embed_norm: bool,
+    qk_norm: str | None,
     mlp: str | None,
     neurons: object,
     parallel: bool | str,
@@ -77,6 +81,8 @@ def check_combination(
     """Refuse options that contradict each other."""
     if norm is None and (final_norm or embed_norm):
         raise UnsupportedError("final_norm and embed_norm need a norm: layer or rms")
+    if norm is None and qk_norm is not None:
+        raise UnsupportedError("qk_norm needs a norm, which says of what kind it is: layer or rms")
     if neurons is not None and mlp != "frozen":
         raise UnsupportedError(f'neurons are components of frozen MLPs: mlp="frozen", not {mlp!r}')
     if mlp == "frozen" and neurons is None:
@@ -87,6 +93,32 @@ def check_combination(
         raise UnsupportedError(
             "a parallel block with post-norms is no known architecture: use pre, sandwich or output"
         )
+
+
+def turning_layers(
+    positions: str, rotary_layers: Iterable[int] | None, layers: int
+) -> frozenset[int]:
+    """The layers whose queries and keys turn; none without rotary positions."""
+    if rotary_layers is None:
+        return frozenset(range(layers) if positions == "rotary" else ())
+    if positions != "rotary":
+        raise UnsupportedError(f"rotary_layers need rotary positions, not {positions!r}")
+    found = frozenset(rotary_layers)
+    for layer in found:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
+            raise UnsupportedError(f"rotary_layers are of 0 to {layers - 1}, not {layer!r}")
+    return found
+
+
+def scale_of_scores(scale: float | None) -> float | None:
+    """A factor of attention scores, refused where it is no finite number."""
+    if scale is None:
+        return None
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise UnsupportedError(
+            f"attention_scale is a finite number, or None for 1/√d_head; not {scale!r}"
+        )
+    return float(scale)
 
 
 _LAYER_BIAS = re.compile(r"(b_(?:[QKVO]|in|out|ln[12](?:_post)?))(?:\[([0-9]+)\])?")

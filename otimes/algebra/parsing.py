@@ -2,9 +2,9 @@ r"""Blackboard notation, read: the inverse of :mod:`otimes.algebra.printing`.
 
 In Unicode or ASCII: ``⊗`` or ``(x)``; ``ᵀ``, ``^T`` or ``.T``; ``W_OV[1.4]``, ``W_OV[L1H4]`` or
 ``W_OV^{1.4}``; products side by side or with ``·``, ``*`` or ``@``; an exact number in front of a
-term, ``2/3 A``; ``[W1 | W2]`` and ``[W1; W2]`` for block matrices; ``λ(M)`` or ``eig(M)`` and
-``‖M‖`` or ``||M||`` around a whole expression. ``ᵀ`` binds tightest, then products, ``⊗``, numbers
-and sums.
+term, ``2/3 A``; ``R(j−i)``, ``R(j-i)``; ``[W1 | W2]`` and ``[W1; W2]`` for block matrices; ``λ(M)``
+or ``eig(M)`` and ``‖M‖`` or ``||M||`` around a whole expression. ``ᵀ`` binds tightest, then
+products, ``⊗``, numbers and sums.
 
 >>> from otimes.algebra import Architecture, pattern, weight
 >>> A1, A2 = pattern("A1"), pattern("A2")
@@ -64,7 +64,7 @@ transposed: atom TRANSPOSE*
      | LBRA sum (BAR sum)+ RBRA      -> row
      | LBRA sum (SEMICOLON sum)+ RBRA -> column
 
-NAME: /[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
+NAME: /R(\[\w*\])?\(\s*j\s*[-−]\s*i\s*\)|[^\W\dᵀ][^\Wᵀ]*(\[[\w.]*\]|\^\{(?!T\})[\w.]+\})?/
 NUMBER: /\d+(\/\d+)?/
 OTIMES.2: "⊗" | "(x)"
 LAMBDA.2: /(λ|eig)\(/
@@ -282,6 +282,7 @@ class _Reader:
         if typed == "Id":
             return Id
         name = re.sub(r"\^\{(.*)\}$", r"[\1]", typed)
+        name = re.sub(r"\(\s*j.*i\s*\)$", "(j−i)", name)
         short = re.sub(r"\[L(\d+)H(\d+)\]$", r"[\1.\2]", name)
         for spelling in (name, short):
             found = self.find(spelling)

@@ -71,7 +71,8 @@ class _Style:
     norm: tuple[str, str]
 
     def name(self, factor: Factor) -> str:
-        return f"{factor.name}[{factor.label}]" if factor.label else factor.name
+        shown = f"{factor.name}[{factor.label}]" if factor.label else factor.name
+        return f"{shown}(j−i)" if factor.kind == "offset" else shown
 
     def number(self, value: Fraction) -> str:
         return str(value)
@@ -81,7 +82,8 @@ class _LatexStyle(_Style):
     __slots__ = ()
 
     def name(self, factor: Factor) -> str:
-        return latex_name(factor.name, factor.label)
+        shown = latex_name(factor.name, factor.label)
+        return f"{shown}(j-i)" if factor.kind == "offset" else shown
 
     def number(self, value: Fraction) -> str:
         sign = "-" if value < 0 else ""
@@ -124,6 +126,12 @@ def text(expr: Expr, convention: Convention = "column") -> str:
 def latex(expr: Expr, convention: Convention = "column") -> str:
     """Write an expression in LaTeX, without dollar signs; it needs the package amsmath."""
     return _Printer(_LATEX, convention).show(expr, _SUM)
+
+
+def in_form(expr: Expr, convention: Convention = "column", *, as_latex: bool = False) -> str:
+    """Write a factor of a bilinear form by itself: the row convention exchanges transposes."""
+    printer = _Printer(_LATEX if as_latex else _TEXT, convention)
+    return printer.show(expr, _ATOM, "form" if convention == "row" else "as is")
 
 
 class _Printer:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.expressions import Expr, Scaled, Sum
+from otimes.algebra.held import Held, held_in, latex_sentence, sentence
 from otimes.algebra.rules.base import scaled
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def markdown(derivation: Derivation) -> str:
     parts = [f"$$\n{derivation.start.latex}\n$$"]
     for number, step in enumerate(derivation.steps, 1):
         parts.append(f"{number}. By *{step.rule}*:\n\n   $$\n   = {step.after.latex}\n   $$")
+    held = held_of(derivation)
+    if held:
+        parts.append(f"With {sentence(held)}.")
     return "\n\n".join(parts)
 
 
@@ -62,7 +66,15 @@ def align(derivation: Derivation) -> str:
         first, *more = _latex_lines(expr)
         rows.append(f"{'={}' if number else ''}& {first}{reason}")
         rows.extend(rf"& \quad {line}" for line in more)
+    said = latex_sentence(held_of(derivation))
+    if said:
+        rows.append(f"& {said}")
     return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}"
+
+
+def held_of(derivation: Derivation) -> tuple[Held, ...]:
+    """What is held fixed at a run's values in the expressions of a derivation."""
+    return held_in(factor for expr in derivation.expressions for factor in expr.factors)
 
 
 def _escaped(rule: str) -> str:

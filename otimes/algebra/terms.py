@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otimes.algebra.expressions import Expr, Id, Product, tensor, word
+from otimes.algebra.held import displayed_expression
 from otimes.algebra.vocabulary import Component, Head, Neuron, component_name
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class PathTerm:
         return self.operator.latex
 
     def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return displayed_expression(self.operator, self.latex)
 
     def __str__(self) -> str:
         return str(self.operator)

@@ -12,11 +12,16 @@ belong to the key-value head, ``W_K[1.kv2]``, and not to a query head.
 | ``D[3.ln1]`` | pos <- pos | diagonal: 1/σ of a frozen norm at each position |
 | ``Γ[3.ln1]`` | d_model <- d_model | a norm's centring and gain |
 | ``β[3.ln1]`` | d_model <- 1 | a norm's bias |
+| ``D[3.4.q_norm]`` | pos <- pos | 1/σ of a frozen norm of queries (keys: ``D[3.kv2.k_norm]``) |
+| ``Γ[3.q_norm]`` | d_head <- d_head | its centring and gain |
+| ``R(j−i)`` | d_head <- d_head | how rotary positions turn: i the query's slot, j the key's |
 | ``W_OV[1.4]`` | d_model <- d_model | ``W_O W_V`` |
 | ``W_QK[1.4]`` | d_model <- d_model | ``W_Qᵀ W_K`` |
 | ``w_out[3.n17]``, ``w_in[3.n17]`` | d_model <- 1 | what a neuron writes, and reads |
 | ``m[3]`` | a vector in pos ⊗ d_model | the output of an MLP that is a source |
 | ``μ_embed``, ``μ_res``, ``μ_logits`` | endomorphisms | multipliers |
+
+What heads share is not in the label: :mod:`otimes.algebra.projections`.
 
 >>> from otimes.algebra.vocabulary import standard
 >>> standard("W_OV", "1.4")
@@ -31,8 +36,17 @@ import re
 from typing import Final, NamedTuple
 
 from otimes.algebra.expressions import Factor, pattern, vector, weight
-from otimes.algebra.kinds import diagonal, grouped
-from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB
+from otimes.algebra.kinds import diagonal, grouped, offset
+from otimes.algebra.types import (
+    D_HEAD,
+    D_HEADS,
+    D_KV_HEADS,
+    D_MODEL,
+    N_CTX,
+    ONE,
+    POS,
+    VOCAB,
+)
 
 TYPES = "types"
 """The space of token types (segments)."""
@@ -57,7 +71,7 @@ W_POS: Final = weight("W_pos", D_MODEL, N_CTX)
 W_TYPE: Final = weight("W_type", D_MODEL, TYPES)
 W_U: Final = weight("W_U", VOCAB, D_MODEL)
 B_U: Final = weight("b_U", VOCAB, ONE)
-ROTATION: Final = weight("R", D_HEAD, D_HEAD)
+ROTATION: Final = offset("R")
 TOKENS: Final = vector("t", POS, VOCAB)
 POSITION_IDS: Final = vector("p", POS, N_CTX)
 TYPE_IDS: Final = vector("s", POS, TYPES)
@@ -90,7 +104,16 @@ _NEURON_TYPES: Final = {
 }
 _NORM_TYPES: Final = {"D": (POS, POS), "Γ": (D_MODEL, D_MODEL), "β": (D_MODEL, ONE)}
 _DIAGONAL: Final = frozenset({"D", "S"})
-_LAYER_TYPES: Final = {"b_O": (D_MODEL, ONE), "b_out": (D_MODEL, ONE)}
+_LAYER_TYPES: Final = {
+    "b_O": (D_MODEL, ONE),
+    "b_out": (D_MODEL, ONE),
+    # of all heads of a layer side by side, where a norm of queries and keys couples them
+    "W_Q": (D_HEADS, D_MODEL),
+    "b_Q": (D_HEADS, ONE),
+    "W_K": (D_KV_HEADS, D_MODEL),
+    "b_K": (D_KV_HEADS, ONE),
+}
+_HEAD_NORM_TYPES: Final = {"D": (POS, POS), "Γ": (D_HEAD, D_HEAD)}
 _PLAIN: Final = {
     factor.name: factor
     for factor in (
@@ -103,6 +126,7 @@ _SHAPES: Final = (
     (re.compile(r"\d+\.kv\d+"), _KV_TYPES),
     (re.compile(r"\d+\.n\d+"), _NEURON_TYPES),
     (re.compile(r"\d+\.ln[12](_post)?|final|embed"), _NORM_TYPES),
+    (re.compile(r"\d+\.((kv)?\d+\.)?[qk]_norm"), _HEAD_NORM_TYPES),
     (re.compile(r"\d+"), _LAYER_TYPES),
 )
 
@@ -174,6 +198,11 @@ def of_neuron(name: str, neuron: Neuron) -> Factor:
 def of_norm(name: str, norm: str) -> Factor:
     """A symbol of a norm such as ``3.ln1`` or ``final``: ``D``, ``Γ``, ``β``."""
     return _factor(name, _NORM_TYPES[name], norm)
+
+
+def of_head_norm(name: str, label: str) -> Factor:
+    """A symbol of a norm of queries or keys such as ``3.q_norm`` or ``3.kv2.k_norm``: D, Γ."""
+    return _factor(name, _HEAD_NORM_TYPES[name], label)
 
 
 def of_layer(name: str, layer: int) -> Factor:

@@ -5,7 +5,7 @@ right. So a symbol is bound to the transpose of its tensor: ``W_V[l.kvg]`` to ``
 (``W_V[l.h]`` names the same matrix by a query head that uses it), ``W_E`` to ``W_E.T``,
 ``W_OV[l.h]`` to ``(W_V[g] W_O[h]).T``. What depends on the run is bound to what was recorded:
 patterns ``A``, the scales ``D`` of norms, the slopes ``S`` of frozen neurons, the outputs ``m`` of
-MLPs that are sources. Numbers of sources and components are here too.
+MLPs that are sources, and the stream ``x``. Numbers of sources and components are here too.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ from torch import Tensor
 from torch.nn import functional
 
 from otimes.algebra import Expr, Factor, PathSum, PathTerm
+from otimes.algebra.projections import Side, head_norm, projection, projection_bias
+from otimes.algebra.scores import PlaneTerm, PositionTerm, Scores, ScoreTerm
+from otimes.algebra.scores.terms import additive
 from otimes.algebra.types import D_HEAD, D_MODEL, N_CTX, ONE, POS, VOCAB, Type
-from otimes.algebra.vocabulary import TYPES, Neuron
+from otimes.algebra.vocabulary import ROTATION, TYPES, Neuron
 from otimes.bridge.freezing import slopes
 from otimes.bridge.loading.weights import MLPWeights
 from otimes.bridge.model import Model
+from otimes.bridge.positions import alibi_shift, rotation
+from otimes.bridge.score_values import score_value
 from otimes.bridge.values import evaluate
 from otimes.errors import UnknownComponentError
 from otimes.models.reference import Recording
+from otimes.numeric.head_spaces import Rotation
 from otimes.numeric.paths import Components
 from otimes.numeric.states import StateTables
 
 _ONCE, _LAYER, _HEAD, _NEURON = "", r"\d+", r"\d+\.\d+", r"\d+\.n\d+"
 _READS, _NORM = r"\d+\.(?:kv)?\d+", r"\d+\.ln[12](_post)?|final|embed"
 # label, and (codomain, domain), of every symbol; b_in is that of a neuron
+_HEAD_NORM = r"\d+\.((kv)?\d+\.)?[qk]_norm"
 _SYMBOLS = {
     "A": (_HEAD, (POS, POS)),
     "D": (_NORM, (POS, POS)),
@@ -45,7 +52,7 @@ _SYMBOLS = {
     "W_U": (_ONCE, (VOCAB, D_MODEL)),
     "b_U": (_ONCE, (VOCAB, ONE)),
     **dict.fromkeys(("b_O", "b_out"), (_LAYER, (D_MODEL, ONE))),
-    "W_OV": (_HEAD, (D_MODEL, D_MODEL)),
+    **dict.fromkeys(("W_OV", "W_QK"), (_HEAD, (D_MODEL, D_MODEL))),
     "W_O": (_HEAD, (D_MODEL, D_HEAD)),
     "W_Q": (_HEAD, (D_HEAD, D_MODEL)),
     "b_Q": (_HEAD, (D_HEAD, ONE)),
@@ -54,6 +61,8 @@ _SYMBOLS = {
     **dict.fromkeys(("μ_embed", "μ_res"), (_ONCE, (D_MODEL, D_MODEL))),
     "μ_logits": (_ONCE, (VOCAB, VOCAB)),
 }
+_SIDES: dict[str, Side] = {"W_Q": "q", "b_Q": "q", "W_K": "k", "b_K": "k"}
+_SIDE_OF: dict[str, Side] = {"q_norm": "q", "k_norm": "k"}
 _MULTIPLIERS = {
     "μ_embed": "embed_multiplier",
     "μ_res": "residual_multiplier",
@@ -78,13 +87,18 @@ class Binding:
     """The tensors of a run's symbols, and the value of expressions over them, in float64."""
 
     def __init__(
-        self, model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording
+        self,
+        model: Model,
+        tokens: Tensor,
+        position_ids: Tensor,
+        recording: Recording,
+        types: Tensor | None = None,
     ) -> None:
         """Bind a model's symbols to its weights and to what a recording holds fixed."""
         self.weights = model.weights
         self.config = model.config
         self.architecture = model.architecture
-        self.tokens = tokens
+        self.tokens, self.types = tokens, types
         self.position_ids = position_ids
         self.recording = recording
 
@@ -95,7 +109,14 @@ class Binding:
             ``[codomain, domain]``; ``[batch, dest, src]`` for patterns, scales of norms and slopes;
             a number, with no axes, for a multiplier.
         """
-        numbers = self._numbers(factor)
+        if re.fullmatch(_HEAD_NORM, factor.label):
+            return self._head_norm(factor)
+        if factor.name in _SIDES and re.fullmatch(_LAYER, factor.label):
+            return self._all_heads(factor)
+        return self._known(factor, self._numbers(factor))
+
+    def _known(self, factor: Factor, numbers: tuple[int, ...]) -> Tensor:
+        """The matrix of a symbol whose label and type are right."""
         match factor.name, *numbers:
             case "A", layer, head:
                 return self.recording.patterns[layer][:, head]
@@ -112,18 +133,23 @@ class Binding:
             case "b_out", layer:
                 return self._double(self._mlp(layer, factor).b_out, factor)[:, None]
             case (("μ_embed" | "μ_res" | "μ_logits"), *_):
-                value = getattr(self.config, _MULTIPLIERS[factor.name])
-                if value is None:
-                    raise UnknownComponentError(f"the model has no {factor}", str(factor))
-                return torch.tensor(value, dtype=torch.float64)
+                return self._multiplier(factor)
             case "W_OV", layer, head:
-                return self._head("W_O", layer, head, factor) @ self._head(
-                    "W_V", layer, head, factor
-                )
+                write, read = (self._head(name, layer, head, factor) for name in ("W_O", "W_V"))
+                return write @ read
+            case "W_QK", layer, head:
+                query, key = (self._head(name, layer, head, factor) for name in ("W_Q", "W_K"))
+                return query.T @ key
             case name, layer, head:
                 return self._head(name, layer, head, factor)
             case _:
                 raise UnknownComponentError(f"{factor} is no symbol of this model", str(factor))
+
+    def _multiplier(self, factor: Factor) -> Tensor:
+        value = getattr(self.config, _MULTIPLIERS[factor.name])
+        if value is None:
+            raise UnknownComponentError(f"the model has no {factor}", str(factor))
+        return torch.tensor(value, dtype=torch.float64)
 
     def _numbers(self, factor: Factor) -> tuple[int, ...]:
         """The layer and head or neuron of a symbol's label, checked together with its type."""
@@ -176,6 +202,45 @@ class Binding:
             gain = gain - gain.mean(-1, keepdim=True)
         return gain
 
+    def _head_norm(self, factor: Factor) -> Tensor:
+        """1/σ of the queries or keys of a head, ``[batch, pos, pos]``, or their norm's gain."""
+        *place, name = factor.label.split(".")
+        layer, side = int(place[0]), _SIDE_OF[name]
+        own = place[1] if len(place) > 1 else "0"
+        number = self._first_reader(layer, int(own[2:]), factor) if "kv" in own else int(own)
+        self.architecture.check_head((layer, number))
+        norm = head_norm(self.architecture, (layer, number), side)
+        if factor not in (*norm.pattern, *norm.weight):
+            raise UnknownComponentError(f"{factor} is no symbol of this model", str(factor))
+        if side == "k":
+            number //= self.config.n_heads // self.config.n_kv_heads
+        if factor.name == "D":
+            return torch.diag_embed(self.recording.scales[f"{layer}.{name}"][:, number].double())
+        gain = self._double(getattr(self.weights.layers[layer], name), factor)
+        if self.config.qk_norm == "all":
+            gain = gain[number]
+        if self.config.norm != "layer":
+            return gain.diag()
+        columns = self._columns(side) if self.config.qk_norm == "all" else 1
+        kept = torch.eye(len(gain) * columns, dtype=torch.float64)
+        kept = kept.reshape(columns, len(gain), -1)[number if columns > 1 else 0]
+        return gain[:, None] * (kept - 1 / kept.shape[-1])  # its rows of diag(g) (I - 1 1ᵀ/d)
+
+    def _columns(self, side: Side) -> int:
+        """How many heads have queries or keys of their own."""
+        return self.config.n_heads if side == "q" else self.config.n_kv_heads
+
+    def _all_heads(self, factor: Factor) -> Tensor:
+        """The matrices or biases of all heads of a layer, one below the other."""
+        layer, side = int(factor.label), _SIDES[factor.name]
+        self.architecture.check_head((layer, 0))
+        of = projection if factor.name[0] == "W" else projection_bias
+        if factor is not of(self.architecture, (layer, 0), side):
+            raise UnknownComponentError(f"{factor} is no symbol of this model", str(factor))
+        found = self._double(getattr(self.weights.layers[layer], factor.name), factor)
+        # [head, d_model, d_head] -> [head d_head, d_model], and [head, d_head] -> [head d_head, 1]
+        return found.mT.flatten(0, 1) if found.ndim == 3 else found.reshape(-1, 1)
+
     def _mlp(self, layer: int, factor: Factor) -> MLPWeights:
         if not self.weights.mlps:
             raise UnknownComponentError(f"the model has no MLPs and no {factor}", str(factor))
@@ -201,26 +266,71 @@ class Binding:
     def vector(self, factor: Factor) -> Tensor:
         """An input vector, ``[batch, pos, space]``.
 
-        One-hot tokens ``t``, positions ``p`` and token types ``s``, ``ones``, and the recorded
-        output ``m[l]`` of an MLP that is a source.
+        One-hot tokens ``t``, positions ``p`` and token types ``s``, ``ones``, the recorded output
+        ``m[l]`` of an MLP that is a source, and the recorded stream ``x[l]`` before a layer.
         """
         match factor.name:
             case "t":
                 return functional.one_hot(self.tokens, self.config.d_vocab).double()
             case "p":
                 return functional.one_hot(self.position_ids, self.config.n_ctx).double()
-            case "s" if self.config.n_token_types is not None:
-                types = torch.zeros_like(self.tokens)  # inputs have one segment
-                return functional.one_hot(types, self.config.n_token_types).double()
+            case "s" if self.types is not None:
+                return functional.one_hot(self.types, self.config.n_token_types or 0).double()
             case "ones":
                 return torch.ones(*self.tokens.shape, 1, dtype=torch.float64)
             case "m" if re.fullmatch(_LAYER, factor.label) and (
                 int(factor.label) < len(self.recording.mlp_outputs)
             ):
                 return self.recording.mlp_outputs[int(factor.label)].double()
+            case "x" if re.fullmatch(_LAYER, factor.label) and (
+                int(factor.label) < self.architecture.layers
+            ):
+                blocks = self.architecture.blocks
+                before = sum(1 for block in blocks if block.layer < int(factor.label))
+                return self.recording.streams[before].double()
             case _:
                 raise UnknownComponentError(f"{factor} is no input of this model", str(factor))
 
     def evaluate(self, expr: Expr) -> Tensor:
         """The value of an expression, ``[batch, pos, d_vocab]``: see :mod:`.values`."""
         return evaluate(expr, self)
+
+    def score(
+        self, scores: Scores | ScoreTerm | PositionTerm, plane: PlaneTerm | None = None
+    ) -> Tensor:
+        """The value of a head's scores or of one of their terms, ``[batch, dest, src]``.
+
+        Keys that a query cannot attend to have a value too: the mask comes behind it. A term of
+        rotary scores has parts, of which ``plane`` is one; see :mod:`.score_values`.
+        """
+        return score_value(scores, self, plane)
+
+    @property
+    def d_head(self) -> int:
+        """The size of a head's queries and keys."""
+        return self.config.d_head
+
+    def rotation(self, layer: int) -> Rotation:
+        """How the queries and keys of a layer turn.
+
+        Raises:
+            UnknownComponentError: where they do not.
+        """
+        rotary = self.config.rotary_of(layer)
+        if rotary is None:
+            raise UnknownComponentError(
+                f"{ROTATION} is no symbol of layer {layer}: its queries and keys do not turn",
+                str(ROTATION),
+            )
+        return rotation(rotary, self.position_ids, torch.float64)
+
+    def shift(self, layer: int, head: int) -> Tensor:
+        """What positions add to the scores of a head, ``[batch, dest, src]``.
+
+        Raises:
+            UnknownComponentError: where they add nothing.
+        """
+        added = additive((layer, head))
+        if self.config.positions != "alibi":
+            raise UnknownComponentError(f"{added} is no symbol of this model", str(added))
+        return alibi_shift(self.config, self.position_ids)[:, head]

@@ -207,10 +207,12 @@ def _measure(
     many = len(waiting)
     reference = run.model.reference()
     tokens = run.tokens[sequence].expand(many, -1)
-    mask = None if run.mask is None else run.mask[sequence].expand(many, -1)
+    mask, types = (
+        None if one is None else one[sequence].expand(many, -1) for one in (run.mask, run.types)
+    )
     with torch.no_grad(), _subtracted(reference, list(waiting.values())):
         # nothing of what the layers do is kept
-        logits = reference(tokens, mask, budget=0).uncapped_logits[:, place]
+        logits = reference(tokens, mask, types, budget=0).uncapped_logits[:, place]
     for number, value in zip(waiting, (logits @ weights).tolist(), strict=True):
         causal[number] = original - value
     waiting.clear()

@@ -117,10 +117,13 @@ def pattern_check(run: Run, recording: Recording) -> tuple[Check, list[str]]:
     return worst, wrong
 
 
-def wrong_outputs(run: Run, frozen: Frozen, recording: Recording) -> list[str]:
-    """The MLPs whose recorded outputs, which are sources, are not what their weights give."""
+def wrong_outputs(run: Run, frozen: Frozen, recording: Recording, *, plain: bool) -> list[str]:
+    """The MLPs whose recorded outputs, which are sources, are not what their weights give.
+
+    ``plain``: computed in float64, not with about 100 bits.
+    """
     found = list[str]()
-    for layer, error, bound in output_errors(run, frozen, recording):
+    for layer, error, bound in output_errors(run, frozen, recording, plain=plain):
         check = check_of(error, bound)
         if not check.holds:
             found.append(

@@ -76,10 +76,18 @@ class Frozen:
 
 
 def freeze(
-    model: Model, tokens: Tensor, position_ids: Tensor, recording: Recording, dtype: torch.dtype
+    model: Model,
+    tokens: Tensor,
+    position_ids: Tensor,
+    recording: Recording,
+    dtype: torch.dtype,
+    types: Tensor | None = None,
 ) -> Frozen:
-    """Build the frozen model in ``dtype`` from the weights and what a recording holds fixed."""
-    return _Freezer(model, tokens, position_ids, recording, dtype).frozen()
+    """Build the frozen model in ``dtype`` from the weights and what a recording holds fixed.
+
+    ``types [batch, pos]`` are those of the tokens, of a model that has any.
+    """
+    return _Freezer(model, tokens, position_ids, recording, dtype, types).frozen()
 
 
 def slopes(recording: Recording, layer: int, activation: str) -> Float[Tensor, "batch pos neuron"]:
@@ -140,11 +148,12 @@ class _Freezer:
         position_ids: Int[Tensor, "batch pos"],
         recording: Recording,
         dtype: torch.dtype,
+        types: Int[Tensor, "batch pos"] | None,
     ) -> None:
         self.model, self.config, self.architecture = model, model.config, model.architecture
         self.weights = model.weights
         self.tensors = model.weights.tensors()
-        self.tokens, self.position_ids = tokens, position_ids
+        self.tokens, self.position_ids, self.types = tokens, position_ids, types
         self.recording, self.dtype = recording, dtype
         self.used, self.left = Counter[str](), FROZEN_BUDGET
         for bias in sorted(self.architecture.biases):
@@ -375,9 +384,8 @@ class _Freezer:
         found = {"embed": (FrozenPart(self._rows("embed.W_E", self.tokens), embed),)}
         if self.positions is not None:
             found["pos"] = (FrozenPart(self.positions, through),)
-        if self.config.n_token_types is not None:
-            types = torch.zeros_like(self.tokens)  # inputs have one segment
-            found["type"] = (FrozenPart(self._rows("type_embed.W_type", types), through),)
+        if self.types is not None:
+            found["type"] = (FrozenPart(self._rows("type_embed.W_type", self.types), through),)
         if bias is not None:
             found["bias[embed]"] = (FrozenPart(bias[None, None]),)
         return found

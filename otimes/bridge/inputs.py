@@ -19,10 +19,14 @@ Tokens = Sequence[int] | Sequence[Sequence[int]] | Tensor | np.ndarray
 
 @dataclass(frozen=True)
 class Prompt:
-    """Ids ``[batch, pos]`` and which of them are real; ``mask`` None is all."""
+    """Ids ``[batch, pos]``, which of them are real, and their types.
+
+    ``mask`` None is all; ``types`` is None where the model has none.
+    """
 
     tokens: Int[Tensor, "batch pos"]
     mask: Bool[Tensor, "batch pos"] | None
+    types: Int[Tensor, "batch pos"] | None = None
 
 
 def from_text(text: str | Sequence[str], config: Config, tokenizer: Tokenizer) -> Prompt:
@@ -45,7 +49,10 @@ def from_text(text: str | Sequence[str], config: Config, tokenizer: Tokenizer) -
 
 
 def from_tokens(
-    tokens: Tokens, config: Config, mask: Tensor | np.ndarray | Sequence[object] | None = None
+    tokens: Tokens,
+    config: Config,
+    mask: Tensor | np.ndarray | Sequence[object] | None = None,
+    types: Tokens | None = None,
 ) -> Prompt:
     """Check ids and put them into one tensor; shorter sequences are padded on the right.
 
@@ -53,23 +60,17 @@ def from_tokens(
         tokens: ids ``[pos]`` or ``[batch, pos]``; nothing is put in front of them.
         config: the model's, for the range of ids and the context length.
         mask: ``[batch, pos]``, False at padding, which may be left or right.
+        types: the type of each token, in the form of ``tokens``; None is all 0.
 
     Raises:
         InputError: for empty input, ids out of range or not integers, more tokens than the
-            context, or a mask that does not fit.
+            context, a mask that does not fit, or types that do not fit or that the model lacks.
     """
-    rows = _rows(tokens)
+    rows = _rows(tokens, "token id")
     if not rows or not all(rows):
         raise InputError("no tokens: give at least one token id")
-    for row in rows:
-        for position, token in enumerate(row):
-            if isinstance(token, bool) or not isinstance(token, int):
-                raise InputError(f"token ids are integers; position {position} holds {token!r}")
-            if not 0 <= token < config.d_vocab:
-                raise InputError(
-                    f"token id {token} at position {position} is out of range: this model has ids "
-                    f"0 to {config.d_vocab - 1}"
-                )
+    _check_range(rows, config.d_vocab, "token id")
+    typed = _typed(types, rows, config)
     longest = max(map(len, rows))
     if longest > config.n_ctx:
         raise InputError(
@@ -81,24 +82,65 @@ def from_tokens(
             raise InputError("a mask goes with sequences of equal length; pad them first")
         padded = [row + [0] * (longest - len(row)) for row in rows]
         real = [[True] * len(row) + [False] * (longest - len(row)) for row in rows]
-        return Prompt(torch.tensor(padded), torch.tensor(real))
-    return Prompt(torch.tensor(rows), _mask(mask, (len(rows), longest)))
+        if typed is not None:
+            typed = [row + [0] * (longest - len(row)) for row in typed]
+        mask = torch.tensor(real)
+    else:
+        padded, mask = rows, _mask(mask, (len(rows), longest))
+    return Prompt(torch.tensor(padded), mask, None if typed is None else torch.tensor(typed))
 
 
-def _rows(tokens: Tokens) -> list[list[int]]:
+def _check_range(rows: list[list[int]], size: int, what: str) -> None:
+    for row in rows:
+        for position, one in enumerate(row):
+            if isinstance(one, bool) or not isinstance(one, int):
+                raise InputError(f"{what}s are integers; position {position} holds {one!r}")
+            if not 0 <= one < size:
+                raise InputError(
+                    f"{what} {one} at position {position} is out of range: this model has {what}s "
+                    f"0 to {size - 1}"
+                )
+
+
+def _typed(types: Tokens | None, tokens: list[list[int]], config: Config) -> list[list[int]] | None:
+    """The type of each token, before any padding; None: the model has no types."""
+    if config.n_token_types is None:
+        if types is not None:
+            raise InputError("this model has no token types: leave out types=…")
+        return None
+    if types is None:
+        return [[0] * len(row) for row in tokens]
+    rows = _rows(types, "token type")
+    _check_range(rows, config.n_token_types, "token type")
+    lengths, wanted = [len(row) for row in rows], [len(row) for row in tokens]
+    if lengths != wanted:
+        raise InputError(
+            f"types are one for each token: sequences of {_listed(wanted)} tokens have "
+            f"{_listed(lengths)} types"
+        )
+    return rows
+
+
+def _listed(lengths: list[int]) -> str:
+    more = ", …" if len(lengths) > 4 else ""
+    return ", ".join(map(str, lengths[:4])) + more
+
+
+def _rows(tokens: Tokens, what: str) -> list[list[int]]:
     if isinstance(tokens, Tensor | np.ndarray):
         if tokens.ndim not in (1, 2):
-            raise InputError(f"tokens are [pos] or [batch, pos], not of {tokens.ndim} dimensions")
+            raise InputError(f"{what}s are [pos] or [batch, pos], not of {tokens.ndim} dimensions")
         whole = (
             not tokens.is_floating_point() and tokens.dtype != torch.bool
             if isinstance(tokens, Tensor)
             else np.issubdtype(tokens.dtype, np.integer)
         )
         if not whole:
-            raise InputError(f"token ids are integers, not {tokens.dtype}")
+            raise InputError(f"{what}s are integers, not {tokens.dtype}")
         tokens = tokens.tolist()
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Sequence):
-        raise InputError(f"tokens are a list of ids, not {type(tokens).__name__}: {tokens!r:.40}")
+        kind = type(tokens).__name__
+        raise InputError(f"{what}s are a list of integers, not {kind}: {tokens!r:.40}")
     rows = list(tokens)
     if rows and all(isinstance(row, Sequence) and not isinstance(row, str) for row in rows):
         return [[_integer(token) for token in row] for row in rows]  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -72,7 +73,8 @@ class Model:
     def architecture(self) -> Architecture:
         """The symbolic architecture; a bias is in it where its tensor is in the file.
 
-        Its MLPs are sources or frozen, as the model was loaded.
+        Its MLPs are sources or frozen, as the model was loaded. Printed it is a few formulas, one
+        for each kind of part, and what of it is held fixed.
         """
         config = self.config
         mlp = self.mlp if config.d_mlp is not None else None
@@ -95,6 +97,14 @@ class Model:
                 if getattr(config, f"{name}_multiplier") is not None
             ],
             biases=_biases(self.weights),
+            qk_norm=config.qk_norm,
+            rotary_layers=_turning(config) if config.positions == "rotary" else None,
+            attention_scale=_own_scale(config),
+            softcaps=[
+                name
+                for name in ("attention", "logits")
+                if getattr(config, f"{name}_softcap") is not None
+            ],
         )
 
     def reference(self, dtype: torch.dtype = torch.float64) -> Reference:
@@ -130,6 +140,7 @@ class Model:
         *,
         tokens: Tokens | None = None,
         mask: Tensor | np.ndarray | Sequence[object] | None = None,
+        types: Tokens | None = None,
     ) -> Run:
         """Run the reference module and record what it did.
 
@@ -137,13 +148,15 @@ class Model:
             text: a prompt or several; the model's BOS is put in front.
             tokens: ids ``[pos]`` or ``[batch, pos]`` instead; nothing is put in front.
             mask: with ``tokens``: ``[batch, pos]``, False at padding, left or right.
+            types: with ``tokens``, in their form: the type of each, for a model that has token
+                types; left out they are 0.
 
         Raises:
             InputError: for input that the model cannot take.
         """
         from otimes.bridge.run import Run
 
-        return Run(self, self.prompt(text, tokens=tokens, mask=mask))
+        return Run(self, self.prompt(text, tokens=tokens, mask=mask, types=types))
 
     def prompt(
         self,
@@ -151,12 +164,15 @@ class Model:
         *,
         tokens: Tokens | None = None,
         mask: Tensor | np.ndarray | Sequence[object] | None = None,
+        types: Tokens | None = None,
     ) -> Prompt:
         """Check an input and turn it into ids, as :meth:`run` does."""
         if (text is None) == (tokens is None):
             raise InputError("give either a text or tokens=[…]")
         if tokens is not None:
-            return from_tokens(tokens, self.config, mask)
+            return from_tokens(tokens, self.config, mask, types)
+        if types is not None:
+            raise InputError("types go with tokens=…; those of a text are 0")
         if mask is not None:
             raise InputError("a mask goes with tokens=…; texts are padded by themselves")
         assert text is not None
@@ -169,6 +185,17 @@ class Model:
             f"{c.d_model}, d_head {c.d_head}, context {c.n_ctx}, vocabulary {c.d_vocab}, "
             f"positions {c.positions}, weights in {' and '.join(self.weights.dtypes)}>"
         )
+
+
+def _turning(config: Config) -> list[int]:
+    """The layers whose queries and keys turn with their positions."""
+    return [layer for layer in range(config.n_layers) if config.rotary_of(layer) is not None]
+
+
+def _own_scale(config: Config) -> float | None:
+    """The scale of attention scores where it is not ``1/√d_head``."""
+    usual = math.isclose(config.attention_scale, config.d_head**-0.5, rel_tol=1e-9)
+    return None if usual else config.attention_scale
 
 
 def _biases(weights: Weights) -> set[str]:

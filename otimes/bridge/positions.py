@@ -43,21 +43,21 @@ def frequencies(rotary: Rotary) -> Float[Tensor, " plane"]:
     return slow + share.clamp(0, 1) * (found - slow)
 
 
-def _uncertainty(rotary: Rotary) -> float:
-    """How far apart, relatively, two float64 computations of the same angles may be.
+def angle_error(rotary: Rotary, unit: float) -> float:
+    """How far, relatively, an angle is off at most that is computed with a unit roundoff.
 
     An error u of the exponent is ``|log θ| u`` of the power; where llama3's scaling blends, one of
     a frequency is up to ``high / (high - low)`` of its share, of which a factor is taken.
     """
     scaling = rotary.scaling
     factor = 1.0 if scaling is None or scaling.factor is None else max(1.0, scaling.factor)
-    powers = 8 + 4 * abs(math.log(rotary.theta)) + 8 * math.log(factor)
+    powers = 8 + abs(math.log(rotary.theta)) + 2 * math.log(factor)
     if scaling is not None and scaling.type == "llama3":
         low, high = scaling.low_freq_factor, scaling.high_freq_factor
         assert low is not None
         assert high is not None
         powers *= 1 + factor * (1 + high / (high - low))
-    return 4 * powers * torch.finfo(torch.float64).eps
+    return powers * unit
 
 
 def rotation(
@@ -65,7 +65,9 @@ def rotation(
 ) -> Rotation:
     """How the queries and keys of a layer turn at these positions."""
     angle = position_ids.double()[..., None] * frequencies(rotary)
-    return Rotation(angle, rotary.pairing, _uncertainty(rotary), dtype)
+    # of two float64 computations, with room for the exponential of a logarithm as a power
+    uncertainty = 4 * angle_error(rotary, torch.finfo(torch.float64).eps)
+    return Rotation(angle, rotary.pairing, uncertainty, dtype)
 
 
 def alibi_shift(

@@ -49,6 +49,7 @@ class Run:
         self.model = model
         self.tokens: Int[Tensor, "batch pos"] = prompt.tokens
         self.mask = prompt.mask
+        self.types = prompt.types
         self._recordings: dict[torch.dtype, Recording] = {}
         self._frozen: dict[torch.dtype, Frozen] = {}
         self.recording()
@@ -88,7 +89,9 @@ class Run:
             batch, length = self.tokens.shape
             _check_recording(reference.sizes(batch, length).least, batch, length)
             with torch.no_grad():
-                self._recordings[dtype] = reference(self.tokens, self.mask, budget=RECORDING_BUDGET)
+                self._recordings[dtype] = reference(
+                    self.tokens, self.mask, self.types, budget=RECORDING_BUDGET
+                )
         return self._recordings[dtype]
 
     @property
@@ -149,14 +152,14 @@ class Run:
         """The model as linear operators with what this run recorded held fixed."""
         if dtype not in self._frozen:
             self._frozen[dtype] = freeze(
-                self.model, self.tokens, self.positions, self.recording(dtype), dtype
+                self.model, self.tokens, self.positions, self.recording(dtype), dtype, self.types
             )
         return self._frozen[dtype]
 
     @cached_property
     def binding(self) -> Binding:
         """The tensors of the symbols, for evaluating any expression on this run."""
-        return Binding(self.model, self.tokens, self.positions, self.recording())
+        return Binding(self.model, self.tokens, self.positions, self.recording(), self.types)
 
     def evaluate(
         self,

@@ -52,28 +52,28 @@ def evaluate(expr: Expr, symbols: Symbols) -> Tensor:
             _OPERATOR,
         )
     closed = unify(expr.type, _VECTOR) == _VECTOR
-    return _apply(expr, None if closed else symbols.vector(TOKENS), symbols)
+    return applied(expr, None if closed else symbols.vector(TOKENS), symbols)
 
 
-def _apply(expr: Expr, x: Tensor | None, symbols: Symbols) -> Tensor:
+def applied(expr: Expr, x: Tensor | None, symbols: Symbols) -> Tensor:
     """An expression applied to ``x``, or its own value where it begins with an input."""
     match expr:
         case Factor():
             return symbols.vector(expr)
         case Sum():
-            parts = [_apply(arg, x, symbols) for arg in expr.args]
+            parts = [applied(arg, x, symbols) for arg in expr.args]
             return sum(parts[1:], parts[0])
         case Product():
             for arg in reversed(expr.args):
-                x = _apply(arg, x, symbols)
+                x = applied(arg, x, symbols)
             assert x is not None
             return x
         case Scaled():
-            return float(expr.coefficient) * _apply(expr.arg, x, symbols)
+            return float(expr.coefficient) * applied(expr.arg, x, symbols)
         case Identity() if x is not None:
             return x
         case TensorProduct() if x is not None and len(expr.args) == 2:
-            pattern, weight = (_slot(arg, symbols) for arg in expr.args)
+            pattern, weight = (slot(arg, symbols) for arg in expr.args)
             if weight is not None:
                 x = x * weight if weight.ndim == 0 else x @ weight.T
             return x if pattern is None else pattern @ x
@@ -81,7 +81,7 @@ def _apply(expr: Expr, x: Tensor | None, symbols: Symbols) -> Tensor:
             raise UnsupportedError(f"cannot evaluate {expr} on a run")
 
 
-def _slot(expr: Expr, symbols: Symbols) -> Tensor | None:
+def slot(expr: Expr, symbols: Symbols) -> Tensor | None:
     """The matrix of an expression between single spaces; None is the identity."""
     match expr:
         case Identity():
@@ -91,19 +91,19 @@ def _slot(expr: Expr, symbols: Symbols) -> Tensor | None:
         case Product():
             found: Tensor | None = None
             for arg in expr.args:
-                found = _composed(found, _slot(arg, symbols))
+                found = _composed(found, slot(arg, symbols))
             return found
         case Sum():
-            parts = [_slot(arg, symbols) for arg in expr.args]
+            parts = [slot(arg, symbols) for arg in expr.args]
             added = [part for part in parts if part is not None]
             # a sum of matrices; Id and its multiples have no size of their own here
             if len(added) == len(parts) and all(part.ndim for part in added):
                 return sum(added[1:], added[0])
         case Scaled():
-            matrix = _slot(expr.arg, symbols)
+            matrix = slot(expr.arg, symbols)
             return None if matrix is None else float(expr.coefficient) * matrix
         case Transpose():
-            matrix = _slot(expr.arg, symbols)
+            matrix = slot(expr.arg, symbols)
             return matrix if matrix is None or matrix.ndim == 0 else matrix.transpose(-1, -2)
         case _:
             pass

@@ -16,7 +16,6 @@ import torch
 from otimes.algebra import Logits, PathSum, PathTerm
 from otimes.bridge.binding import numbered
 from otimes.bridge.checks import (
-    all_zero,
     block_check,
     check_of,
     not_finite,
@@ -27,8 +26,17 @@ from otimes.bridge.checks import score_check as check_scores
 from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.freezing import Frozen
-from otimes.bridge.logit_bounds import bound_logits, measure
+from otimes.bridge.logit_bounds import Sides, bound_logits, measure
 from otimes.bridge.memory import recording_to_verify
+from otimes.bridge.original_checks import check_original
+from otimes.bridge.reasons import (
+    block_reason,
+    identity_reason,
+    logit_reasons,
+    pattern_reason,
+    score_reason,
+    terms_reason,
+)
 from otimes.bridge.run import Run
 from otimes.bridge.term_list import (
     few,
@@ -39,18 +47,23 @@ from otimes.bridge.term_list import (
     path_terms,
 )
 from otimes.errors import InputError, UnsupportedError
+from otimes.models.reference import Recording
 from otimes.numeric.chosen import Chosen
 from otimes.numeric.identity import PathNumbers, degree, draw_prime, identity_holds
 from otimes.numeric.modular import Plan, exact_difference
 from otimes.numeric.rounding import recorded_trace
-from otimes.numeric.traces import enumerated_trace, order_trace
-from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck, Identity
+from otimes.numeric.traces import PathTrace, enumerated_trace, order_trace
+from otimes.results.certificate import Certificate, Check, ExactCheck, Identity
 
 ENUMERATION_LIMIT = 4096
 """More paths than this are added up by order."""
 
 FULL_LIMIT = 10**9
-"""Where all logits take more multiplications than this, named targets are checked."""
+"""Where all logits take more multiplications than this, named targets are checked.
+
+A weight takes one for each position, and about as many as 32 positions to be cut into slices whose
+products have no rounding error.
+"""
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 # a bound above this share of the largest logit says nothing
@@ -109,7 +122,7 @@ def verify(
     # terms add up before a soft-cap
     model, recorded = frozen.model, recording.uncapped_logits
     default = Chosen.largest(recorded, LARGEST)
-    large = recorded.numel() * model.W_U.shape[0] > FULL_LIMIT
+    large = _is_large(run)
     chosen = (default if asked is None else asked) if large else None
     named = list[str]()
     if enumerated:
@@ -118,38 +131,33 @@ def verify(
         named += missing_and_doubled(added, paths)
     else:
         engine = order_trace(model, paths.count, chosen)
-
+    original = check_original(run, recording, number)
     judge = recorded_trace(recording.streams, recorded, chosen)
     sides = measure(model, judge, engine.trace)
     blocks = tuple(map(block_check, names, sides.judge))
     written = tuple(map(block_check, names, sides.engine))
-    reasons = [_block_reason(check) for check in blocks if not check.holds]
+    reasons = [block_reason(check) for check in blocks if not check.holds]
     reasons += [
-        _terms_reason(check)
+        terms_reason(check)
         + ("" if overflow else names_of_wrong(place, added, run, frozen, engine))
         for place, check in enumerate(written)
         if not check.holds
     ]
-    reasons += wrong_outputs(run, frozen, recording)
-    scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
-    reasons += [] if scores.holds else [_score_reason(scores, wrong)]
-    if not torch.equal(recording.positions, run.positions):
-        reasons.append("position ids: the model's are not those of the real tokens, from 0")
-    patterns, wrong = pattern_check(run, recording)
-    reasons += [] if patterns.holds else [_pattern_reason(patterns, wrong)]
+    reasons += wrong_outputs(run, frozen, recording, plain=large)
+    scores, pairs, patterns = _attention(run, frozen, engine, sides, recording, reasons)
     largest = float(recorded.abs().max().nan_to_num(torch.inf))
     found = bound_logits(
         model, (judge, engine.trace), sides, asked, default, _VACUOUS[number] * largest
     )
     logits = check_of(found.error, found.bound)
     measured = None if found.measured is None else check_of(*found.measured)
-    reasons += _logit_reasons(logits, measured, largest, _VACUOUS[number])
+    reasons += logit_reasons(logits, measured, largest, _VACUOUS[number])
     # where the judge overflows all numbers are wrong, and one reason says it
-    reasons = [*named, *(overflow or reasons), *_audit(run, frozen)]
+    reasons = [*named, *(overflow or [*original.reasons, *reasons]), *_audit(run, frozen)]
     identity = None
     if primes and not overflow:
         identity = _identity(run, frozen, added if enumerated else None, primes, seed)
-        reasons += [] if identity.holds else [_identity_reason(identity)]
+        reasons += [] if identity.holds else [identity_reason(identity)]
     exact_check = None if planned is None else _exact(run, added if enumerated else None, planned)
     if exact_check is not None and not exact_check.holds:
         reasons.append(f"exact: the rational difference is {exact_check.difference}, not 0")
@@ -164,6 +172,7 @@ def verify(
             f"scores: {sum(run.model.architecture.heads)} heads, {pairs:,} score terms"
             + (" (grouped)" if not enumerated else ""),
             f"parameters: {len(run.model.weights.names())} tensors, each used once",
+            *original.checked,
         ),
         blocks=blocks,
         terms=written,
@@ -179,6 +188,9 @@ def verify(
         identity=identity,
         exact=exact_check,
         reasons=tuple(reasons),
+        source=original.kind,
+        source_blocks=original.blocks,
+        source_errors=original.errors,
     )
 
 
@@ -187,6 +199,12 @@ def _number(dtype: str | torch.dtype) -> torch.dtype:
     if found is None:
         raise UnsupportedError(f"cannot verify in {dtype}: use float64 or float32")
     return found
+
+
+def _is_large(run: Run) -> bool:
+    """Whether named logits are checked, and in float64."""
+    weights = sum(tensor.numel() for tensor in run.model.weights.tensors().values())
+    return (run.tokens.numel() + 32) * weights > FULL_LIMIT
 
 
 def _step_names(run: Run) -> list[str]:
@@ -202,59 +220,22 @@ def _step_names(run: Run) -> list[str]:
     return [*names, "unembed"]
 
 
-def _block_reason(check: BlockCheck) -> str:
-    return (
-        f"block {check.block}: the model's output is not its input plus the components at the "
-        f"weights, biases and patterns that were frozen (off by {check.max_abs_error:.2e}, "
-        f"rounding explains {check.bound:.2e})"
-    )
-
-
-def _terms_reason(check: BlockCheck) -> str:
-    return (
-        f"terms of {check.block}: they are not what their matrices give (off by "
-        f"{check.max_abs_error:.2e}, rounding explains {check.bound:.2e})"
-    )
-
-
-def _score_reason(scores: Check, wrong: Sequence[str]) -> str:
-    return (
-        f"scores of {few(wrong)}: the score terms do not add up to the recorded scores (off "
-        f"by {scores.max_abs_error:.2e}, bound {scores.bound:.2e})"
-    )
-
-
-def _pattern_reason(patterns: Check, wrong: Sequence[str]) -> str:
-    return (
-        f"patterns of {few(wrong)}: they are not the softmax of the recorded scores over the "
-        f"positions that may be attended to (off by {patterns.max_abs_error:.2e}, bound "
-        f"{patterns.bound:.2e})"
-    )
-
-
-def _identity_reason(identity: Identity) -> str:
-    return (
-        "identity: the forward recursion and the sum over labelled paths differ modulo "
-        f"{identity.primes[-1]}"
-    )
-
-
-def _logit_reasons(
-    logits: Check, measured: Check | None, largest: float, vacuous: float
-) -> list[str]:
-    reasons = list[str]()
-    failed = [check for check in (logits, measured) if check is not None and not check.holds]
-    if failed:
-        reasons.append(
-            f"logits: the sum over paths differs from the model's logits by "
-            f"{failed[0].max_abs_error:.2e}, bound {failed[0].bound:.2e}"
-        )
-    if not (logits.bound <= vacuous * largest or all_zero(logits, largest)):
-        reasons.append(
-            f"the bound {logits.bound:.2e} says nothing: it is above {vacuous:g} of the "
-            f"largest logit ({largest:.3g})"
-        )
-    return reasons
+def _attention(
+    run: Run,
+    frozen: Frozen,
+    engine: PathTrace,
+    sides: Sides,
+    recording: Recording,
+    reasons: list[str],
+) -> tuple[Check, int, Check]:
+    """The checks of scores, with the number of their terms, and of patterns."""
+    scores, pairs, wrong = check_scores(frozen, engine, sides.distances, recording)
+    reasons += [] if scores.holds else [score_reason(scores, wrong)]
+    if not torch.equal(recording.positions, run.positions):
+        reasons.append("position ids: the model's are not those of the real tokens, from 0")
+    patterns, wrong = pattern_check(run, recording)
+    reasons += [] if patterns.holds else [pattern_reason(patterns, wrong)]
+    return scores, pairs, patterns
 
 
 def _audit(run: Run, frozen: Frozen) -> list[str]:

@@ -30,6 +30,7 @@ def scores(
     model: str,
     prompt: str | None,
     tokens: str | None,
+    mlp: str,
     head: str,
     query: int,
     key: int,
@@ -49,7 +50,7 @@ def scores(
     otimes scores path/to/folder --tokens 0,5,7 --head 1.0 --query 2 --key 1 --minus-key 0 --json
     """  # noqa: D301 - click reads the escape
     check_tables(csv, parquet)
-    run = run_on(model, prompt, tokens)
+    run = run_on(model, prompt, tokens, mlp)
     from otimes import bridge
 
     found = bridge.scores(run, head, query, key, minus_key, top=top)

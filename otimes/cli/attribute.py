@@ -64,6 +64,7 @@ def attribute(
     model: str,
     prompt: str | None,
     tokens: str | None,
+    mlp: str,
     position: int,
     target: str | None,
     target_id: int | None,
@@ -98,7 +99,7 @@ def attribute(
     if through is not None and by != "path":
         raise InputError("give either --by or --through: what goes through a head overlaps")
     check_tables(csv, parquet, save)
-    run = run_on(model, prompt, tokens)
+    run = run_on(model, prompt, tokens, mlp)
     with search_progress() as progress:
         found = bridge.attribute(
             run,

@@ -48,6 +48,7 @@ def derive(
     heads: str | None,
     positions: str,
     biases: str,
+    mlp: str,
     model: str | None,
     target: str,
     path: str | None,
@@ -70,7 +71,7 @@ def derive(
     otimes derive --layers 2 --heads 1 --target scores:1.0 --latex
     otimes derive --layers 1 --heads 1 --positions rotary --biases b_Q --target scores:0.0
     """  # noqa: D301 - click reads the escape
-    architecture = architecture_of(layers, heads, positions, biases, model)
+    architecture = architecture_of(layers, heads, positions, biases, mlp, model)
     if path is None and order is None:
         derivation = derivation_of(architecture, target, limit)
     elif is_scores(target):
@@ -143,6 +144,10 @@ def derivation_of(
 
 def notes_on(architecture: Architecture, target: str) -> list[str]:
     """What the expressions of a derivation leave unsaid."""
+    from otimes.algebra.held import held_by, sentence
     from otimes.algebra.scores.deriving import notes
 
-    return notes(architecture.scores(head_of(target))) if is_scores(target) else []
+    if is_scores(target):
+        return notes(architecture.scores(head_of(target)))
+    held = held_by(architecture)
+    return [sentence(held)] if held else []

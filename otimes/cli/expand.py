@@ -55,6 +55,7 @@ def expand(
     heads: str | None,
     positions: str,
     biases: str,
+    mlp: str,
     model: str | None,
     target: str,
     path: str | None,
@@ -78,7 +79,7 @@ def expand(
     otimes expand --layers 3 --heads 4 --target scores:2.0 --path ".. > 1.*" --key "0.3 > .."
     otimes expand --layers 100 --heads 100 --count
     """  # noqa: D301 - click reads the escape
-    architecture = architecture_of(layers, heads, positions, biases, model)
+    architecture = architecture_of(layers, heads, positions, biases, mlp, model)
     if is_scores(target):
         expand_scores(
             architecture,
@@ -140,6 +141,7 @@ def _print_expansion(
     architecture: Architecture, paths: PathSum, shown: list[PathTerm], convention: Convention
 ) -> None:
     from otimes.algebra import text
+    from otimes.algebra.held import held_by, sentence
 
     if sum(architecture.heads) <= _FACTORED_HEADS:
         click.echo(f"logits = {text(architecture.logits.expression, convention)}\n")
@@ -154,3 +156,6 @@ def _print_expansion(
     if more:
         click.echo(f"… and {more:,} more")
     click.echo(f"\n{paths.count:,} {'term' if paths.count == 1 else 'terms'}")
+    held = sentence(held_by(architecture))
+    if held:
+        click.echo(f"with {held}")

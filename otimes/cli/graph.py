@@ -44,6 +44,7 @@ def graph(
     heads: str | None,
     positions: str,
     biases: str,
+    mlp: str,
     format_: str,
     form: str,
     output: str | None,
@@ -57,7 +58,7 @@ def graph(
     otimes graph --layers 2 --heads 2 --format mermaid
     otimes graph attn-only-2l --format graphml -o paths.graphml
     """  # noqa: D301 - click reads the escape
-    architecture = architecture_of(layers, heads, positions, biases, model)
+    architecture = architecture_of(layers, heads, positions, biases, mlp, model)
     text = graph_text(architecture, format_, form)
     if output is None:
         click.echo(text)

@@ -44,6 +44,13 @@ convention_option = click.option(
     show_default=True,
     help="Write W_O W_V as the paper does, or W_V W_O as in code.",
 )
+_MLP = click.option(
+    "--mlp",
+    type=click.Choice(["source", "frozen"]),
+    default="source",
+    show_default=True,
+    help="The MLPs of a model: paths start at their outputs, or go through each frozen neuron.",
+)
 _SYMBOLIC = (
     click.option("--layers", type=int, help="Number of layers of a symbolic model."),
     click.option("--heads", help="Heads in each layer: 4, or one number for each layer: 4,8,8."),
@@ -56,23 +63,25 @@ _SYMBOLIC = (
     click.option(
         "--biases", default="", help="Which biases there are: all, or names such as b_V,b_O."
     ),
+    _MLP,
 )
 
 _INPUT = (
     click.option("--prompt", help="A text; the model's first token (BOS) is put in front."),
     click.option("--tokens", help="Token ids instead, taken as they are: 1,2,3."),
+    _MLP,
 )
 
 
 def input_options(command: CommandT) -> CommandT:
-    """The input of a run, one sequence, as options."""
+    """The input of a run, one sequence, and what MLPs are in it, as options."""
     for option in reversed(_INPUT):
         command = option(command)
     return command
 
 
-def run_on(model: str, prompt: str | None, tokens: str | None) -> Run:
-    """Load a model and run it on the input that the options name.
+def run_on(model: str, prompt: str | None, tokens: str | None, mlp: str) -> Run:
+    """Load a model, its MLPs as ``mlp`` says, and run it on the input that the options name.
 
     Raises:
         InputError: for both, neither, or what is no list of ids.
@@ -81,7 +90,7 @@ def run_on(model: str, prompt: str | None, tokens: str | None) -> Run:
 
     if (prompt is None) == (tokens is None):
         raise InputError("give the input as --prompt TEXT or as --tokens 1,2,3")
-    loaded = bridge.load(model)
+    loaded = bridge.load(model, mlp=mlp)
     return loaded.run(prompt) if tokens is None else loaded.run(tokens=_token_ids(tokens))
 
 
@@ -100,14 +109,19 @@ def _token_ids(text: str) -> list[int]:
 
 
 def symbolic_options(command: CommandT) -> CommandT:
-    """The numbers of a symbolic model, as options."""
+    """The numbers of a symbolic model, and what MLPs are in that of a checkpoint, as options."""
     for option in reversed(_SYMBOLIC):
         command = option(command)
     return command
 
 
 def architecture_of(
-    layers: int | None, heads: str | None, positions: str, biases: str, model: str | None = None
+    layers: int | None,
+    heads: str | None,
+    positions: str,
+    biases: str,
+    mlp: str,
+    model: str | None = None,
 ) -> Architecture:
     """The architecture that the options name: that of a model, or of its numbers.
 
@@ -121,9 +135,13 @@ def architecture_of(
             raise InputError("give either a model or the numbers of a symbolic model, not both")
         from otimes.bridge import load
 
-        return load(model).architecture
+        return load(model, mlp=mlp).architecture
     if layers is None or heads is None:
         raise InputError("give --layers and --heads, or a model")
+    if mlp != "source":
+        raise InputError(
+            f"--mlp {mlp} is for the MLPs of a model: the symbolic model here has none"
+        )
     try:
         numbers = [int(number) for number in heads.split(",")]
     except ValueError:

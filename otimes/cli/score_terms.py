@@ -123,6 +123,8 @@ def _print(
     shown: Sequence[ScoreTerm | PositionTerm],
     convention: Convention,
 ) -> None:
+    from otimes.algebra.held import sentence
+
     click.echo(f"scores = {scores.text(convention)}\n")
     widths = [
         max((len(path) for path in paths), default=0)
@@ -138,3 +140,5 @@ def _print(
         click.echo(f"… and {more:,} more")
     parts = [f"{number:,} {kind}" for kind, number in pairs.kind_counts.items()]
     click.echo(f"\n{pairs.count:,} {'term' if pairs.count == 1 else 'terms'}: {', '.join(parts)}")
+    if scores.held:
+        click.echo(f"with {sentence(scores.held)}")

@@ -44,6 +44,7 @@ def verify(
     model: str,
     prompt: str | None,
     tokens: str | None,
+    mlp: str,
     dtype: str,
     primes: int,
     exact: bool,
@@ -52,15 +53,17 @@ def verify(
 ) -> None:
     """Prove that the path terms of MODEL add up to its own forward pass.
 
-    MODEL is the name of a shipped checkpoint (see `otimes models`) or a checkpoint folder.
+    MODEL is the name of a shipped checkpoint (see `otimes models`), or a folder, file or name that
+    otimes loads.
 
     \b
     otimes verify attn-only-2l --prompt "The sea was"
     otimes verify path/to/folder --tokens 0,5,7 --exact --json
+    otimes verify smollm2-135m --prompt "The capital of France is"
     """  # noqa: D301 - click reads the escape
     from otimes import bridge
 
-    run = run_on(model, prompt, tokens)
+    run = run_on(model, prompt, tokens, mlp)
     certificate = bridge.verify(run, dtype=dtype, primes=primes, exact=exact)
     if as_json:
         print_json(certificate.to_json())

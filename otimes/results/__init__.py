@@ -2,7 +2,14 @@
 
 from otimes.results.attribution import Attribution, AttributionRow, Interval
 from otimes.results.causal import CausalEffect, CausalEffects
-from otimes.results.certificate import BlockCheck, Certificate, Check, ExactCheck, Identity
+from otimes.results.certificate import (
+    BlockCheck,
+    Certificate,
+    Check,
+    ExactCheck,
+    Identity,
+    SourceError,
+)
 from otimes.results.scores import ScoreAttribution, ScoreShare
 from otimes.results.shares import LogitShares, TermShare
 
@@ -20,5 +27,6 @@ __all__ = [
     "LogitShares",
     "ScoreAttribution",
     "ScoreShare",
+    "SourceError",
     "TermShare",
 ]

@@ -64,6 +64,24 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class SourceError:
+    """The original module's own logits, computed in ``dtype``, against the canonical weights'.
+
+    ``max_abs_error`` is measured at real tokens, through a soft-cap where there is one;
+    ``tolerance`` is what rounding in that dtype may come to, by experience and not by proof.
+    """
+
+    dtype: str
+    max_abs_error: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the error is within its tolerance."""
+        return self.max_abs_error <= self.tolerance
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Whether the sum over paths is the model's own forward pass.
 
@@ -85,6 +103,12 @@ class Certificate:
             tighter; None where that would cost too much.
         largest_logit: the largest absolute logit; a bound above ``vacuous_above`` times this says
             nothing and does not hold.
+        source: what the weights came from, such as ``LlamaForCausalLM``; None: there is no
+            original module.
+        source_blocks: the original module's blocks, and the outputs of their branches: what it
+            wrote against the canonical weights' components on the same input.
+        source_errors: the original module's logits by the dtype that it computes in, that of the
+            certificate first.
         frozen: what was held fixed.
         unused_parameters: tensors of the file that the model does not have.
         identity: the comparison of both sides modulo primes, or None where it was left out.
@@ -112,6 +136,9 @@ class Certificate:
     identity: Identity | None
     exact: ExactCheck | None
     reasons: tuple[str, ...]
+    source: str | None = None
+    source_blocks: tuple[BlockCheck, ...] = ()
+    source_errors: tuple[SourceError, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -128,8 +155,14 @@ class Certificate:
         """The rigorous bound on that difference."""
         return self.logits.bound
 
+    @property
+    def source_error(self) -> SourceError | None:
+        """That of the certificate's own dtype; None where there is no original module."""
+        return self.source_errors[0] if self.source_errors else None
+
     def to_json(self) -> dict[str, Any]:
         """The object that ``otimes verify --json`` prints; null stands for what is not finite."""
+        error = self.source_error
         shown = {
             "holds": self.holds,
             "model": self.model,
@@ -148,8 +181,11 @@ class Certificate:
             "scores": _pair(self.scores),
             "patterns": _pair(self.patterns),
             "identity": None if self.identity is None else _identity(self.identity),
-            "source_max_abs_error": None,
-            "source_tolerance": None,
+            "source": self.source,
+            "source_blocks": [_pair(check, block=check.block) for check in self.source_blocks],
+            "source_max_abs_error": None if error is None else error.max_abs_error,
+            "source_tolerance": None if error is None else error.tolerance,
+            "source_errors": [asdict(one) for one in self.source_errors],
             "frozen": list(self.frozen),
             "unused_parameters": list(self.unused_parameters),
             "exact": None if self.exact is None else asdict(self.exact),
@@ -181,6 +217,7 @@ class Certificate:
             ("judge", "patterns", self.patterns),
             ("sum", "logits", self.logits),
             *([] if self.measured is None else [("sum", "logits, measured", self.measured)]),
+            *(("original", check.block, check) for check in self.source_blocks),
         ]
         return pandas.DataFrame(
             [
@@ -207,6 +244,7 @@ class Certificate:
             f"{'':24}{'error':>10}{'bound':>12}",
             *(_row(f"block {check.block}", check) for check in self.blocks),
             *(_row(f"terms {check.block}", check) for check in self.terms),
+            *(_row(f"original {check.block}", check) for check in self.source_blocks),
             _row("scores", self.scores),
             _row("patterns", self.patterns),
             _row("logits", self.logits),
@@ -214,6 +252,7 @@ class Certificate:
             f"bound    on logits by {self.analysis}",
             f"the largest logit is {self.largest_logit:.4g}",
         ]
+        lines += [f"original {_source_in_words(error)}" for error in self.source_errors]
         if self.identity is not None:
             lines.append(f"identity {_identity_in_words(self.identity)}")
         if self.exact is not None:
@@ -234,6 +273,12 @@ def _check(saved: Saved) -> Check:
 def _block(saved: Saved) -> BlockCheck:
     check = _check(saved)
     return BlockCheck(check.max_abs_error, check.bound, check.holds, saved.get("block", str))
+
+
+def _source_error(saved: Saved) -> SourceError:
+    return SourceError(
+        saved.get("dtype", str), saved.number("max_abs_error"), saved.number("tolerance")
+    )
 
 
 def _exact(saved: Saved) -> ExactCheck:
@@ -271,6 +316,9 @@ def _certificate(saved: Saved) -> Certificate:
         identity=None if identity is None else _saved_identity(Saved(identity)),
         exact=None if exact is None else _exact(Saved(exact)),
         reasons=saved.texts("reasons"),
+        source=saved.optional("source", str),
+        source_blocks=tuple(_block(check) for check in saved.objects("source_blocks")),
+        source_errors=tuple(_source_error(error) for error in saved.objects("source_errors")),
     )
 
 
@@ -287,6 +335,13 @@ def _identity_in_words(identity: Identity) -> str:
     kind = "holds" if identity.holds else "DOES NOT HOLD"
     primes = ", ".join(map(str, identity.primes))
     return f"{kind} modulo {primes}; a false pass is at most {identity.false_pass:.0e} likely"
+
+
+def _source_in_words(error: SourceError) -> str:
+    mark = "" if error.holds else "  <- exceeded"
+    return (
+        f"logits in {error.dtype}: {error.max_abs_error:.2e}, tolerance {error.tolerance:.2e}{mark}"
+    )
 
 
 def _row(name: str, check: Check) -> str:

@@ -10,7 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from otimes.results import Certificate, Check, LogitShares, ScoreAttribution
+from otimes.results import BlockCheck, Certificate, Check, LogitShares, ScoreAttribution
+
+_FEW = 16
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -80,8 +82,9 @@ def show_verification(
     console.print(heading("Certificate"))
     checks = table("check", "largest error", "bound", right=("largest error", "bound"))
     rows: list[tuple[str, Check]] = [
-        *((f"model, {check.block}", check) for check in certificate.blocks),
-        *((f"terms, {check.block}", check) for check in certificate.terms),
+        *_steps("model", certificate.blocks),
+        *_steps("terms", certificate.terms),
+        *_steps("original", certificate.source_blocks),
         ("attention scores", certificate.scores),
         ("patterns: softmax of scores", certificate.patterns),
         ("logits: sum of terms − model", certificate.logits),
@@ -98,6 +101,16 @@ def show_verification(
     console.print(indented(checks))
     _show_facts(console, certificate)
     console.print(_verdict(certificate))
+
+
+def _steps(side: str, checks: Sequence[BlockCheck]) -> Sequence[tuple[str, Check]]:
+    """A row for each step; of many, the one that is nearest to its bound, and those that fail."""
+    if len(checks) <= _FEW:
+        return [(f"{side}, {check.block}", check) for check in checks]
+    nearest = max(checks, key=lambda check: check.max_abs_error / max(check.bound, 1e-300))
+    if all(check.holds for check in checks):
+        return [(f"{side}, {len(checks)} steps, worst {nearest.block}", nearest)]
+    return [(f"{side}, {check.block}", check) for check in checks if not check.holds]
 
 
 def _show_facts(console: Console, certificate: Certificate) -> None:
@@ -122,6 +135,15 @@ def _show_facts(console: Console, certificate: Certificate) -> None:
             f"both sides modulo {', '.join(map(str, identity.primes))}: "
             f"{'equal' if identity.holds else 'NOT equal'}; polynomials that differ there pass "
             f"with a probability of at most {identity.false_pass:.0e}",
+        )
+    for error in certificate.source_errors:
+        facts.add_row(
+            "original",
+            Text(
+                f"logits of {certificate.source} itself, in {error.dtype}: "
+                f"{error.max_abs_error:.1e} away, tolerance {error.tolerance:.1e}",
+                style="" if error.holds else "red",
+            ),
         )
     if certificate.exact is not None:
         facts.add_row(

@@ -381,7 +381,10 @@ def test_the_command_prints_steps_that_parse_back_and_that_sympy_confirms() -> N
 def test_the_command_in_text_markdown_and_latex() -> None:
     status, out = run("--layers", "1", "--heads", "1")
     assert status == 0
-    assert out.endswith("all 7 steps hold, checked exactly on explicit matrices\n")
+    assert out.endswith(
+        "all 7 steps hold, checked exactly on explicit matrices\n"
+        "note: A (attention patterns) held at the run's values\n"
+    )
     assert run("--layers", "1", "--heads", "1", "--latex")[1].startswith("\\begin{align*}")
     assert "1. By *substitute x[1]*" in run("--layers", "1", "--heads", "1", "--markdown")[1]
     assert "h[1.2]" in run("--layers", "2", "--heads", "1,3")[1]

@@ -55,6 +55,9 @@ def test_the_command_takes_path_and_order() -> None:
     found = json.loads(done.stdout)
     assert all(step["checked"] for step in found["steps"])
     assert found["steps"][-1]["after"].count("W_QK[1.0]") == 4
-    assert found["notes"] == ["all of it is multiplied by the scale 1/√d_head"]
+    assert found["notes"] == [
+        "all of it is multiplied by the scale 1/√d_head",
+        "A (attention patterns) held at the run's values",
+    ]
     with pytest.raises(UnsupportedError, match="cannot derive 'loss'"):
         CliRunner().invoke(derive, [*arguments[:-1], "loss"], catch_exceptions=False)

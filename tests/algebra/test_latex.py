@@ -88,7 +88,9 @@ def test_any_name_can_be_set(name: str) -> None:
         ("W_pos", "", r"W_{\mathrm{pos}}"),
         ("ones", "", r"\mathrm{ones}"),
         ("Γ", "3.ln1", r"\Gamma^{3.\mathrm{ln1}}"),
-        ("β", "3.ln1_post", r"\beta^{3.\mathrm{ln1\_post}}"),
+        ("β", "3.ln1_post", r"\beta^{3.\mathrm{ln1\,post}}"),
+        ("D", "3.kv1.k_norm", r"D^{3.\mathrm{kv1}.\mathrm{k\,norm}}"),
+        ("D", "_a", r"D^{\mathrm{\_a}}"),
         ("μ_res", "", r"\mu_{\mathrm{res}}"),
         ("λμ", "", r"\mathrm{{\lambda}{\mu}}"),
         ("_x", "", r"\mathrm{\_x}"),
@@ -111,12 +113,21 @@ def test_both_conventions() -> None:
 def test_a_notebook_shows_it() -> None:
     assert W._repr_latex_() == r"$\displaystyle W_{OV}^{1.4}$"
     term = Architecture(1, 1).logits.expand()["0.0"]
-    assert term._repr_latex_() == (r"$\displaystyle A^{0.0} \otimes W_{U} W_{OV}^{0.0} W_{E}$")
+    assert term._repr_latex_() == (
+        r"$\displaystyle \begin{aligned} & A^{0.0} \otimes W_{U} W_{OV}^{0.0} W_{E} \\ "
+        r"& \text{with } A \text{ (attention patterns) held at the run's values} \end{aligned}$"
+    )
 
 
 def test_a_real_latex_compiles_the_samples(tmp_path: Path) -> None:
     """Where there is one; the checks above need none."""
     formulas = [latex(expr, convention) for expr in SAMPLES for convention in ("column", "row")]
+    arch = Architecture(
+        2, 2, norm="rms", norm_placement="sandwich", qk_norm="head", positions="rotary",
+        mlp="frozen", neurons=1, biases={"b_Q", "b_V"},
+    )  # fmt: skip
+    scores = arch.scores("1.1")
+    formulas += [arch.latex, arch.logits.latex, scores.latex, next(iter(scores.expand())).latex]
     assert all(formula.isascii() for formula in formulas)
     if shutil.which("pdflatex") is None:
         return

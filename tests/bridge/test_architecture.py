@@ -44,14 +44,25 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         LLAMA | {"norm_placement": "sandwich", "embed_multiplier": 3.0, "logits_softcap": 3.0},
         {
             "norm": "rms", "kv_heads": 2, "positions": "rotary", "mlp": "source",
-            "norm_placement": "sandwich", "multipliers": {"embed"},
+            "norm_placement": "sandwich", "multipliers": {"embed"}, "softcaps": {"logits"},
         },
     ),
     "OLMo-2": (
         LLAMA | {"norm_placement": "output", "qk_norm": "all"},
         {
             "norm": "rms", "kv_heads": 2, "positions": "rotary", "mlp": "source",
-            "norm_placement": "output",
+            "norm_placement": "output", "qk_norm": "all",
+        },
+    ),
+    "Gemma-3": (
+        LLAMA | {
+            "norm_placement": "sandwich", "qk_norm": "head", "attention_scale": 0.25,
+            "rotary": [{"theta": 1e4, "pairing": "half"}, None], "attention_softcap": 2.0,
+        },
+        {
+            "norm": "rms", "kv_heads": 2, "positions": "rotary", "mlp": "source",
+            "norm_placement": "sandwich", "qk_norm": "head", "attention_scale": 0.25,
+            "rotary_layers": [0], "softcaps": {"attention"},
         },
     ),
     "Granite": (
@@ -98,6 +109,12 @@ def test_a_path_through_norms_prints_the_right_formula(tmp_path: Path):
     model = ox.load(make_checkpoint(tmp_path, n_layers=4, **LLAMA).path)
     term = model.architecture.logits.expand()["embed > 3.2"]
     assert str(term).endswith("A[3.2] D[3.ln1] ⊗ W_U Γ[final] W_OV[3.2] Γ[3.ln1] W_E")
+
+
+def test_a_loaded_model_prints_its_formulas(tmp_path: Path):
+    model = ox.load(make_checkpoint(tmp_path, n_layers=4, **LLAMA).path)
+    assert "\nhead 3.3      = A[3.3] D[3.ln1] ⊗ W_OV[3.3] Γ[3.ln1]\n" in str(model.architecture)
+    assert "W_Q[3.3]ᵀ R(j−i) W_K[3.kv1]" in str(model.architecture)
 
 
 def test_without_mlps_the_mode_makes_no_difference(tmp_path: Path):

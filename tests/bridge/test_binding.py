@@ -258,7 +258,7 @@ def test_inputs_of_types_and_mlps(whole) -> None:
     ("symbol", "message"),
     [
         (weight("Γ", "d_model", "d_model", label="2.ln1"), "the model has no norm 2.ln1"),
-        (weight("Γ", "d_model", "d_model", label="0.q_norm"), "its label is '0.q_norm'"),
+        (weight("Γ", "d_model", "d_model", label="0.q_norm"), "Γ[0.q_norm] is no symbol of this"),
         (weight("D", "pos", "pos", label="embed"), "the model has no norm embed"),
         (weight("w_in", "d_model", "1", label="0.n3"), "no neuron mlp0.n3: layer 0"),
         (weight("w_in", "d_model", "1", label="0.1"), "its label is '0.1'"),

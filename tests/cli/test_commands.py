@@ -75,6 +75,7 @@ def test_expansion_in_words() -> None:
         "0.1     head    A[0.1] ⊗ W_U W_OV[0.1] W_E",
         "",
         "3 terms",
+        "with A (attention patterns) held at the run's values",
     ]
 
 

@@ -98,7 +98,8 @@ def test_the_listing_names_paths_and_what_positions_add(capsys: pytest.CaptureFi
     assert "embed embed direct 1/√d_head · Id ⊗ Id ⊗ W_E W_QK[1.1] W_Eᵀ" in lines
     assert "bias[1.1.q] embed direct 1/√d_head · Id ⊗ Id ⊗ b_Q[1.1] W_K[1.kv0]ᵀ W_Eᵀ" in lines
     assert "position position position B[1.1]" in lines
-    assert out.endswith("3 terms: 2 direct, 1 position\n")
+    assert "\n3 terms: 2 direct, 1 position\n" in out
+    assert out.endswith("\nwith A (attention patterns) held at the run's values\n")
 
 
 def test_json_of_what_positions_add(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,8 @@ SHAPES = {
 class Model:
     """What a model has, by the names that ``otimes.Architecture`` takes.
 
-    ``rotary`` is (number of rotated coordinates, ``half`` or ``interleaved``).
+    ``rotary`` is (number of rotated coordinates, ``half`` or ``interleaved``). ``qk_norm`` is of
+    each ``head`` or of ``all``; if these are ``centred`` too, one takes a mean over all heads.
     """
 
     heads: tuple[int, ...]
@@ -48,6 +49,8 @@ class Model:
     multipliers: frozenset[str] = frozenset()
     biases: frozenset[str] = frozenset()
     rotary: tuple[int, str] = (0, "half")
+    qk_norm: str | None = None
+    centred: bool = False
     seed: int = 0
     drawn: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -61,6 +64,16 @@ class Model:
         layer, index = map(int, head.split("."))
         return f"{layer}.kv{index // (self.heads[layer] // self.kv_heads[layer])}"
 
+    @property
+    def coupled(self) -> bool:
+        return self.qk_norm == "all" and self.centred
+
+    def labels(self, layer: int, side: str) -> list[str]:
+        """The heads of a layer that have queries (``Q``) or keys (``K``) of their own."""
+        heads, kv = self.heads[layer], self.kv_heads[layer]
+        shared = "kv" if side == "K" and kv != heads else ""
+        return [f"{layer}.{shared}{n}" for n in range(kv if side == "K" else heads)]
+
     def _draw(self, symbol: str) -> np.ndarray:
         name, _, label = symbol.rstrip("]").partition("[")
         rng = np.random.default_rng([self.seed, zlib.crc32(symbol.encode())])
@@ -68,6 +81,13 @@ class Model:
             return self[f"W_O[{label}]"] @ self[f"W_V[{label}]"]
         if name == "W_QK":
             return self[f"W_Q[{label}]"].T @ self[f"W_K[{label}]"]
+        if name in ("W_Q", "W_K", "b_Q", "b_K") and "." not in label:
+            labels = self.labels(int(label), name[-1])
+            return np.vstack([self[f"{name}[{one}]"] for one in labels])
+        if name == "Γ" and label.endswith(("q_norm", "k_norm")):
+            layer, side = int(label.partition(".")[0]), label[-6].upper()
+            columns = len(self.labels(layer, side)) if self.coupled else 1
+            return rng.standard_normal((D_HEAD, columns * D_HEAD))
         if name in ("W_K", "W_V", "b_K", "b_V") and "kv" not in label:
             return self[f"{name}[{self.group(label)}]"]
         if name in ("t", "p", "s"):
@@ -205,6 +225,27 @@ def stream(model: Model, layers: int) -> np.ndarray:
     return x
 
 
+def normed_side(
+    model: Model, layer: int, head: int, side: str, x: np.ndarray | None, biased: bool
+) -> np.ndarray:
+    """Queries (``Q``) or keys [pos, d_head] of what is read, None being nothing; not yet turned."""
+    labels = model.labels(layer, side)
+    number = head * len(labels) // model.heads[layer]
+
+    def made(label: str) -> np.ndarray:
+        out = np.zeros((LENGTH, D_HEAD)) if x is None else x @ model[f"W_{side}[{label}]"].T
+        return out + model[f"b_{side}[{label}]"].T if biased else out
+
+    if model.qk_norm is None:
+        return made(labels[number])
+    name = f"{side.lower()}_norm"
+    of_layer, own = f"{layer}.{name}", f"{labels[number]}.{name}"
+    scale, gain = (own, of_layer) if model.qk_norm == "head" else (of_layer, own)
+    parts = labels if model.coupled else [labels[number]]
+    out = np.hstack([made(label) for label in parts])
+    return model[f"D[{scale}]"] @ out @ model[f"Γ[{gain}]"].T
+
+
 def rotated(model: Model, x: np.ndarray) -> np.ndarray:
     """Turn row i of ``x [pos, d_head]`` by i times the angle of each frequency."""
     out = x.copy()
@@ -223,9 +264,10 @@ def scores(model: Model, layer: int, head: int) -> np.ndarray:
     x = read(model, stream(model, layer), layer, "attn")
     if model.positions == "shortformer":
         x = x + model["p"] @ model["W_pos"].T
-    q, k = x @ model[f"W_Q[{name}]"].T, x @ model[f"W_K[{name}]"].T
-    q = q + model[f"b_Q[{name}]"].T if f"b_Q[{layer}]" in model.biases else q
-    k = k + model[f"b_K[{name}]"].T if f"b_K[{layer}]" in model.biases else k
+    q, k = (
+        normed_side(model, layer, head, side, x, f"b_{side}[{layer}]" in model.biases)
+        for side in "QK"
+    )
     if model.positions == "rotary":
         q, k = rotated(model, q), rotated(model, k)
     found = q @ k.T / np.sqrt(D_HEAD)
@@ -314,13 +356,16 @@ def carried(model: Model, layer: int, head: int, side: str, path: str) -> np.nda
     """
     source, *components = path.split(" > ")
     name, letter = f"{layer}.{head}", {"query": "Q", "key": "K"}[side]
+
+    def projected(x: np.ndarray | None) -> np.ndarray:
+        return normed_side(model, layer, head, letter, x, biased=x is None)
+
     if source == f"bias[{name}.{letter.lower()}]":
-        return np.ones((LENGTH, 1)) @ model[f"b_{letter}[{name}]"].T
-    projected = model[f"W_{letter}[{name}]"].T
+        return projected(None)
     if source == "pos" and model.positions == "shortformer":
-        return model["p"] @ model["W_pos"].T @ projected
+        return projected(model["p"] @ model["W_pos"].T)
     if source == f"bias[{layer}.ln1]":
-        return np.ones((LENGTH, 1)) @ model[f"β[{layer}.ln1]"].T @ projected
+        return projected(np.ones((LENGTH, 1)) @ model[f"β[{layer}.ln1]"].T)
     inside = components and source == f"bias[{components[0]}]"
     if inside:
         x, at = constant_inside(model, components[0]), place(components[0])
@@ -335,7 +380,7 @@ def carried(model: Model, layer: int, head: int, side: str, path: str) -> np.nda
         else:
             assert not own
             passed = at in [(number, branch) for branch in branches]
-    return read(model, x, layer, "attn", biased=False) @ projected
+    return projected(read(model, x, layer, "attn", biased=False))
 
 
 def skipped(model: Model, x: np.ndarray, layer: int, branch: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otimes.errors import InputError
-from otimes.results import BlockCheck, Certificate, Check, ExactCheck, Identity
+from otimes.results import BlockCheck, Certificate, Check, ExactCheck, Identity, SourceError
 
 GOOD = Certificate(
     model="small",
@@ -45,6 +45,39 @@ BAD = replace(
     unused_parameters=(),
     reasons=("block embed: off", "exact: the rational difference is -3/8, not 0"),
 )
+
+
+JUDGED = replace(
+    GOOD,
+    source="LlamaForCausalLM",
+    source_blocks=(
+        BlockCheck(1e-7, 2e-2, True, "0.attn output"), BlockCheck(0.0, 1e-15, True, "0.attn"),
+    ),
+    source_errors=(SourceError("float64", 1e-5, 1e-3), SourceError("bfloat16", 2.0, 1.5)),
+)  # fmt: skip
+
+
+def test_what_the_original_module_says() -> None:
+    assert JUDGED.source_error == SourceError("float64", 1e-5, 1e-3)
+    assert JUDGED.source_error.holds
+    assert not JUDGED.source_errors[1].holds
+    assert GOOD.source_error is None
+    lines = repr(JUDGED).splitlines()
+    assert "original 0.attn output    1.00e-07 ≤  2.00e-02" in lines
+    assert "original logits in float64: 1.00e-05, tolerance 1.00e-03" in lines
+    assert "original logits in bfloat16: 2.00e+00, tolerance 1.50e+00  <- exceeded" in lines
+    found = JUDGED.to_json()
+    assert (found["source_max_abs_error"], found["source_tolerance"]) == (1e-5, 1e-3)
+    assert found["source"] == "LlamaForCausalLM"
+    assert found["source_blocks"][0] == {
+        "block": "0.attn output", "max_abs_error": 1e-7, "bound": 2e-2,
+    }  # fmt: skip
+    assert found["source_errors"][1]["dtype"] == "bfloat16"
+    plain = GOOD.to_json()
+    assert (plain["source"], plain["source_max_abs_error"], plain["source_tolerance"]) == (
+        None, None, None,
+    )  # fmt: skip
+    assert list(JUDGED.to_pandas().query("side == 'original'").block) == ["0.attn output", "0.attn"]
 
 
 def test_what_holds() -> None:
@@ -102,6 +135,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
         "unused_parameters", "exact",
     }  # fmt: skip
     more = {"model", "tokens", "dtype", "largest_logit", "terms", "analysis", "measured"}
+    more |= {"source", "source_blocks", "source_errors"}
 
     found = json.loads(json.dumps(GOOD.to_json(), allow_nan=False))
 

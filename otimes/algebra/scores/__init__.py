@@ -14,7 +14,8 @@ Id ⊗ A[0.3] ⊗ W_Eᵀ W_QK[1.4] W_OV[0.3] W_E
 A[0.3] ⊗ Id ⊗ W_Eᵀ W_OV[0.3]ᵀ W_QK[1.4] W_E
 """
 
-from otimes.algebra.scores.expansion import Scores, ScoreSum
+from otimes.algebra.scores.expansion import ScoreSum
+from otimes.algebra.scores.factored import Scores
 from otimes.algebra.scores.rotary import PlaneTerm
 from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
 from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm

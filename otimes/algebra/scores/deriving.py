@@ -33,9 +33,16 @@ q[0.0]ᵀ k[0.0]
 Id ⊗ Id ⊗ ι[0] W_Eᵀ W_QK[0.0] W_E ι[0]ᵀ
 Id ⊗ Id ⊗ ι[1] b_Q[0.0]ᵀ W_K[0.0] W_E ι[0]ᵀ
 
-With rotary positions it is the part of one frequency, ``f``, in closed form
-(:mod:`otimes.algebra.scores.rotary`); the scores are the sum of these parts over all frequencies,
-and of the same with ``cos = 1, sin = 0`` for coordinates that do not turn.
+With rotary positions it is the part of one frequency, ``f``, whose rotation ``R[f](j−i)`` is put
+in closed form (:mod:`otimes.algebra.scores.rotary`); the scores are the sum of these parts over all
+frequencies, and of the same with ``cos = 1, sin = 0`` for coordinates that do not turn.
+
+>>> derivation = derive_scores(Architecture(1, 1, positions="rotary").scores("0.0"))
+>>> for expression in derivation.expressions[:2]:
+...     print(expression)
+q[0.0]ᵀ R[f](j−i) k[0.0]
+q[0.0]ᵀ (cos[f] ⊗ cos[f] ⊗ P[f] + sin[f] ⊗ sin[f] ⊗ P[f] + cos[f] ⊗ sin[f] ⊗ J[f]
+- sin[f] ⊗ cos[f] ⊗ J[f]) k[0.0]
 """
 
 from __future__ import annotations
@@ -44,7 +51,8 @@ from typing import TYPE_CHECKING, Final
 
 from otimes.algebra.counts import large
 from otimes.algebra.derivations import Derivation
-from otimes.algebra.expressions import Expr, Id, Product, Scaled, Sum, Transpose, tensor
+from otimes.algebra.expressions import Expr, Factor, Id, Product, Transpose, tensor
+from otimes.algebra.held import sentence
 from otimes.algebra.layout import total
 from otimes.algebra.rules import (
     Distribute,
@@ -52,19 +60,21 @@ from otimes.algebra.rules import (
     Flatten,
     FoldQK,
     MixedProduct,
+    PullScalar,
     Substitute,
     TransposeLinear,
     TransposeProduct,
     TransposeTensor,
 )
-from otimes.algebra.scores.rotary import cosine, plane, quarter_turn, sine
+from otimes.algebra.scores.rotary import REST, closed_form, plane, turn
 from otimes.algebra.scores.stacked_streams import StackedStreams, inputs_of
 from otimes.algebra.scores.terms import ScoreTerm
-from otimes.algebra.vocabulary import head_name
+from otimes.algebra.vocabulary import ROTATION, head_name
 from otimes.errors import LimitError, UnsupportedError
 
 if TYPE_CHECKING:
-    from otimes.algebra.scores.expansion import Scores, ScoreSum
+    from otimes.algebra.scores.expansion import ScoreSum
+    from otimes.algebra.scores.factored import Scores
 
 MAX_PAIRS: Final = 400
 """How many pairs of paths a derivation writes out."""
@@ -86,7 +96,8 @@ def derive_scores(scores: Scores, limit: int = MAX_PAIRS) -> Derivation:
     sides, projected = _sides(scores)
     _check(scores, scores.expand().count, limit)
     (read_q, on_query), (read_k, on_key) = (side.read(projected=projected) for side in sides)
-    derivation = Derivation(_form(scores, read_q, read_k, projected), on_query | on_key)
+    start = _form(scores, read_q, read_k, projected)
+    derivation = _turned(Derivation(start, on_query | on_key | _meaning(scores)))
     for symbols in zip(on_query.items(), on_key.items(), strict=True):
         derivation = derivation.everywhere(*[Substitute(x, meaning) for x, meaning in symbols])
     return _worked_out(derivation)
@@ -120,15 +131,16 @@ def derive_pairs(pairs: ScoreSum, limit: int = MAX_PAIRS) -> Derivation:
     ]
     if not written:
         raise UnsupportedError("there is nothing to derive: no pair of paths is chosen")
-    return _worked_out(Derivation(total(written)))
+    return _worked_out(_turned(Derivation(total(written), _meaning(scores))))
 
 
 def _sides(scores: Scores) -> tuple[list[StackedStreams], bool]:
-    """Both sides, and whether the start is queries and keys: with biases or a rotation there."""
+    """Both sides, and whether the start is queries and keys: biased, normed or turned ones."""
     streams, inputs = [scores.query_stream, scores.key_stream], inputs_of(scores)
     biased = any(side.is_projected(s) for side in streams for s in side.sources)
     stacked = [StackedStreams(side, slot, inputs) for slot, side in enumerate(streams)]
-    return stacked, biased or scores.architecture.positions == "rotary"
+    normed = scores.architecture.qk_norm is not None
+    return stacked, biased or normed or scores.is_rotary
 
 
 def _check(scores: Scores, pairs: int, limit: int) -> None:
@@ -139,7 +151,7 @@ def _check(scores: Scores, pairs: int, limit: int) -> None:
             "pairs of positions that no step leads to; all terms and B are listed by "
             f"'otimes expand --target scores:{name}', or arch.scores({name!r}).expand()"
         )
-    rotary = scores.architecture.positions == "rotary"
+    rotary = scores.is_rotary
     count = pairs * (4 if rotary else 1)
     if count > limit:
         raise LimitError(
@@ -154,9 +166,20 @@ def _check(scores: Scores, pairs: int, limit: int) -> None:
 
 def _form(scores: Scores, query: Expr, key: Expr, projected: bool) -> Expr:
     """The score of what the sides read, or of queries and keys where they are projected."""
-    if scores.architecture.positions == "rotary":
-        return _planes(query, key)
-    return _pairing(query, [] if projected else [Id, Id, scores.form], key)
+    if scores.is_rotary:
+        return Product(Transpose(query), turn(FREQUENCY), key)
+    form = [] if projected else [tensor(Id, Id, scores.form)]
+    return Product(Transpose(query), *form, key)
+
+
+def _meaning(scores: Scores) -> dict[Factor, Expr]:
+    """What the rotation at one frequency stands for, where queries and keys turn."""
+    return {turn(FREQUENCY): closed_form(FREQUENCY)} if scores.is_rotary else {}
+
+
+def _turned(derivation: Derivation) -> Derivation:
+    """The rotation at one frequency in closed form, where there is one."""
+    return derivation.where_possible(Substitute(turn(FREQUENCY), closed_form(FREQUENCY)))
 
 
 def _worked_out(derivation: Derivation) -> Derivation:
@@ -167,14 +190,18 @@ def _worked_out(derivation: Derivation) -> Derivation:
 
 
 def notes(scores: Scores) -> list[str]:
-    """What the derivation of scores leaves unsaid: inputs, the frequency, the scale."""
+    """What the derivation of scores leaves unsaid: inputs, frequency, scale, what is held fixed."""
     found, inputs = list[str](), inputs_of(scores)
     if len(inputs) > 1:
         picked = ", ".join(f"ι[{n}]ᵀ takes {vector}" for n, vector in enumerate(inputs))
         found.append(f"of all inputs stacked, {picked}")
-    if scores.architecture.positions == "rotary":
-        found.append(f"the scores are the sum of this over all frequencies {FREQUENCY}")
-    return [*found, f"all of it is multiplied by the scale {scores.scale}"]
+    if scores.is_rotary:
+        found.append(
+            f"{ROTATION}, i the query's slot and j the key's, is the sum of {turn(FREQUENCY)} over "
+            f"all frequencies {FREQUENCY}, and of {plane(REST)} for coordinates that do not turn"
+        )
+    found.append(f"all of it is multiplied by the scale {scores.scale}")
+    return [*found, *([sentence(scores.held)] if scores.held else [])]
 
 
 _TIDY: Final = (DropIdentity(), Flatten())
@@ -182,24 +209,7 @@ _STEPS: Final = (
     (TransposeProduct(), TransposeLinear(), TransposeTensor(), *_TIDY),
     (TransposeLinear(), TransposeProduct(), TransposeTensor(), *_TIDY),
     (TransposeTensor(), TransposeProduct(), TransposeLinear(), *_TIDY),
-    (Distribute(), *_TIDY),
+    (Distribute(), PullScalar(), *_TIDY),
     (MixedProduct(), *_TIDY),
     (FoldQK(),),
 )
-
-
-def _pairing(query: Expr, form: list[Expr], key: Expr) -> Product:
-    """What a side reads, transposed, and what the other reads, with a form between."""
-    return Product(Transpose(query), *([tensor(*form)] if form else []), key)
-
-
-def _planes(query: Expr, key: Expr) -> Expr:
-    """The rotated scores at one frequency: four forms that do not depend on the offset."""
-    c, s = cosine(FREQUENCY), sine(FREQUENCY)
-    still, turned = plane(FREQUENCY), quarter_turn(FREQUENCY)
-    return Sum(
-        _pairing(query, [c, c, still], key),
-        _pairing(query, [s, s, still], key),
-        _pairing(query, [c, s, turned], key),
-        Scaled(-1, _pairing(query, [s, c, turned], key)),
-    )

@@ -18,144 +18,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from otimes.algebra.architecture import Architecture
 from otimes.algebra.counts import large
 from otimes.algebra.expansion import DEFAULT_LIMIT, PathSum
-from otimes.algebra.expressions import Expr, Product
-from otimes.algebra.literal import component
 from otimes.algebra.paths import PathExpression
-from otimes.algebra.printing import Convention, text
-from otimes.algebra.scores.notation import Scale, transposed
-from otimes.algebra.scores.sides import KEY, QUERY, ReadStream
+from otimes.algebra.scores.factored import ADDITIVE, Scores
 from otimes.algebra.scores.terms import KINDS, PositionTerm, ScoreTerm, kind_of
-from otimes.algebra.vocabulary import ROTATION, Head, Neuron, head_name, kv_name, of_head
-from otimes.errors import LimitError, NotationError, UnknownComponentError, UnsupportedError
-
-if TYPE_CHECKING:
-    from otimes.algebra.derivations import Derivation
-
-ADDITIVE = ("alibi", "relative")
-"""Positions that add a matrix to the scores."""
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class Scores:
-    """The pre-softmax scores ``[dest, src]`` of one head, unexpanded.
-
-    Args:
-        architecture: the model.
-        head: ``1.4``, ``L1H4`` or (1, 4).
-        scale: what raw dot products are multiplied by, ``1/√d_head`` where nothing else is said.
-
-    Raises:
-        UnknownComponentError: if the model does not have the head.
-        NotationError: if the text names no head.
-    """
-
-    architecture: Architecture
-    head: Head
-    scale: Scale
-
-    def __init__(
-        self, architecture: Architecture, head: str | Head, *, scale: float | None = None
-    ) -> None:
-        found = read_head(head)
-        architecture.check_head(found)
-        object.__setattr__(self, "architecture", architecture)
-        object.__setattr__(self, "head", found)
-        object.__setattr__(self, "scale", Scale(scale))
-
-    @cached_property
-    def query_stream(self) -> ReadStream:
-        """What the head reads with its queries."""
-        return ReadStream(self.architecture, self.head, QUERY)
-
-    @cached_property
-    def key_stream(self) -> ReadStream:
-        """What the head reads with its keys."""
-        return ReadStream(self.architecture, self.head, KEY)
-
-    @property
-    def kv_head(self) -> int:
-        """The key-value group whose ``W_K`` and ``b_K`` this query head uses."""
-        return self.architecture.kv_head(self.head)
-
-    @property
-    def shares_keys(self) -> bool:
-        """Whether other query heads of the layer use the same keys."""
-        layer = self.head[0]
-        return self.architecture.kv_heads[layer] < self.architecture.heads[layer]
-
-    @property
-    def form(self) -> Expr:
-        """The head's own bilinear form: ``W_QK``, or ``W_Qᵀ R W_K`` with rotary positions."""
-        if self.architecture.positions != "rotary":
-            return of_head("W_QK", self.head, self._group)
-        key = of_head("W_K", self.head, self._group)
-        return Product(transposed(of_head("W_Q", self.head)), ROTATION, key)
-
-    @property
-    def _group(self) -> int | None:
-        return self.architecture.group(self.head)
-
-    def expand(self) -> ScoreSum:
-        """The lazy sum over pairs of paths."""
-        return ScoreSum(self, self.query_stream.paths, self.key_stream.paths)
-
-    def derive(self) -> Derivation:
-        """The derivation of the sum over pairs from the streams, step by step, without the scale.
-
-        With rotary positions it is that of the part of one frequency, in closed form.
-
-        Raises:
-            UnsupportedError: where positions add a matrix of their own (ALiBi, T5).
-            LimitError: if there are too many pairs to write out.
-        """
-        from otimes.algebra.scores.deriving import derive_scores
-
-        return derive_scores(self)
-
-    def text(self, convention: Convention = "column") -> str:
-        """The factored form with what its symbols are, in the column or the row convention."""
-        x = f"x[{self.head[0]}]"
-        added = f" + B[{head_name(self.head)}]" if self.is_shifted else ""
-        notes = [f"{x} is what head {head_name(self.head)} reads"]
-        if self.architecture.positions == "rotary":
-            notes.append("R = R(j − i), i the query's slot and j the key's")
-        if self.shares_keys:
-            notes.append(f"W_K is that of key-value head {kv_name(self.head, self.kv_head)}")
-        return f"{self.scale} · {self._factored(x, convention)}{added}, where {'; '.join(notes)}"
-
-    def _factored(self, x: str, convention: Convention) -> str:
-        """The scores as a product over what the head reads."""
-        layer, name = self.head[0], head_name(self.head)
-        biased = [f"{bias}[{layer}]" in self.architecture.biases for bias in ("b_Q", "b_K")]
-        if not any(biased):
-            return f"{x} {text(self.form, convention)} {x}ᵀ"
-        shared = kv_name(self.head, self._group) or name
-        # a weight's name means the transposed matrix in the row convention
-        first, second = ("ᵀ", "") if convention == "column" else ("", "ᵀ")
-        turn = f" R{second} " if self.architecture.positions == "rotary" else " "
-        query, key = f"{x} W_Q[{name}]{first}", f"W_K[{shared}]{second} {x}ᵀ"
-        if biased[0]:
-            query = f"({query} + b_Q[{name}]{first})"
-        if biased[1]:
-            key = f"({key} + b_K[{shared}]{second})"
-        return query + turn + key
-
-    def __str__(self) -> str:
-        return self.text()
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether positions add a matrix of their own to the scores (ALiBi, T5)."""
-        return self.architecture.positions in ADDITIVE
-
-    def __repr__(self) -> str:
-        scale = "" if self.scale.value is None else f", scale={self.scale.value!r}"
-        return f"{self.architecture!r}.scores({head_name(self.head)!r}{scale})"
+from otimes.errors import LimitError, UnknownComponentError, UnsupportedError
 
 
 @dataclass(frozen=True, repr=False)
@@ -339,25 +208,6 @@ class ScoreSum:
             f"a sum over {query} query paths × {key} key paths{more} of {self.scores!r}, "
             f"each scaled by {self.scores.scale}"
         )
-
-
-def read_head(head: str | Head) -> Head:
-    """Read ``1.4``, ``L1H4`` or a pair of numbers.
-
-    Raises:
-        NotationError: for anything else.
-    """
-    if isinstance(head, str):
-        found = component(head.strip())
-        if found is not None and not isinstance(found, Neuron):
-            return found
-    elif (
-        isinstance(head, tuple)
-        and len(head) == 2
-        and all(isinstance(number, int) for number in head)
-    ):
-        return head
-    raise NotationError("scores belong to a head such as 1.4", str(head), 0)
 
 
 def _known() -> str:

@@ -6,17 +6,22 @@ row convention makes of it is in :mod:`otimes.algebra.printing`.
 >>> from otimes.algebra.vocabulary import W_E, ov
 >>> print(transposed(Product(ov((0, 3)), W_E)))
 W_Eᵀ W_OV[0.3]ᵀ
->>> print(Scale(), Scale(0.125))
-1/√d_head 0.125
+>>> print(Scale(), Scale(0.125), Scale(1 / 5**0.5))
+1/√d_head 0.125 1/√5
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from otimes.algebra.expressions import Expr, Factor, Identity, Product, Scaled, Sum, Transpose
+from otimes.algebra.held import displayed_expression
 from otimes.algebra.printing import Convention, latex, text
 from otimes.errors import UnsupportedError
+
+_FEW_DIGITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,25 @@ class Scale:
     @property
     def text(self) -> str:
         """As on a blackboard."""
-        return "1/√d_head" if self.value is None else repr(self.value)
+        if self.value is None:
+            return "1/√d_head"
+        return repr(self.value) if self._root is None else f"1/√{self._root}"
 
     @property
     def latex(self) -> str:
         """LaTeX, without dollar signs."""
-        return r"\tfrac{1}{\sqrt{d_{\mathrm{head}}}}" if self.value is None else repr(self.value)
+        if self.value is not None and self._root is None:
+            return repr(self.value)
+        root = r"d_{\mathrm{head}}" if self._root is None else self._root
+        return rf"\tfrac{{1}}{{\sqrt{{{root}}}}}"
+
+    @property
+    def _root(self) -> int | None:
+        """The integer of which a number of many digits is one over the root, if there is one."""
+        if self.value is None or self.value <= 0 or len(repr(self.value)) <= _FEW_DIGITS:
+            return None
+        root = round(self.value**-2)
+        return root if root and math.isclose(self.value, root**-0.5, rel_tol=1e-15) else None
 
     def __str__(self) -> str:
         return self.text
@@ -63,7 +81,7 @@ class Written:
         return self.to_latex()
 
     def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {self.latex}$"
+        return displayed_expression(self.operator, self.latex)
 
     def __str__(self) -> str:
         return self.text()

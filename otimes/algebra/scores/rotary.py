@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otimes.algebra.expressions import Expr, Factor, Scaled, tensor, weight
-from otimes.algebra.kinds import diagonal
+from otimes.algebra.expressions import Expr, Factor, Scaled, Sum, tensor, weight
+from otimes.algebra.kinds import diagonal, offset_form
 from otimes.algebra.layout import product
 from otimes.algebra.scores.notation import Written, factors_of
 from otimes.algebra.types import D_HEAD, POS
@@ -59,6 +59,22 @@ def plane(frequency: str) -> Factor:
 def quarter_turn(frequency: str) -> Factor:
     """``J_f``, the rotation by +90° in the plane of a frequency, zero outside of it."""
     return weight("J", D_HEAD, D_HEAD, label=frequency)
+
+
+def turn(frequency: str) -> Factor:
+    """``R_f(j − i)``: what the plane of one frequency adds to ``R(j − i)``, on both slots."""
+    return offset_form("R", label=frequency)
+
+
+def closed_form(frequency: str) -> Expr:
+    """``R_f(j − i)`` as four terms that do not depend on the offset."""
+    c, s, still, turned = (make(frequency) for make in (cosine, sine, plane, quarter_turn))
+    return Sum(
+        tensor(c, c, still),
+        tensor(s, s, still),
+        tensor(c, s, turned),
+        Scaled(-1, tensor(s, c, turned)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

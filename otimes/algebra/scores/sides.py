@@ -10,6 +10,8 @@ which no other component sees:
 - ``bias[l.h.q]`` and ``bias[l.h.k]``, the biases ``b_Q`` and ``b_K``, which are added behind
   ``W_Q`` and ``W_K``.
 
+Norms of queries and keys act behind all of it: :mod:`otimes.algebra.projections`.
+
 >>> from otimes.algebra import Architecture
 >>> arch = Architecture(2, 1, positions="shortformer", norm="layer", biases={"b_Q", "b_ln1[1]"})
 >>> for path in ReadStream(arch, (1, 0), QUERY).paths:
@@ -29,8 +31,9 @@ from typing import Final, Literal
 
 from otimes.algebra.architecture import Architecture
 from otimes.algebra.expansion import PathSum
-from otimes.algebra.expressions import Expr
-from otimes.algebra.layout import ATTENTION, EMPTY, norm_word, reading_norm
+from otimes.algebra.expressions import Expr, Factor
+from otimes.algebra.layout import ATTENTION, EMPTY, Word, norm_word, reading_norm
+from otimes.algebra.projections import head_norm, projection, projection_bias
 from otimes.algebra.sources import Source
 from otimes.algebra.types import D_MODEL
 from otimes.algebra.vocabulary import (
@@ -42,7 +45,6 @@ from otimes.algebra.vocabulary import (
     Neuron,
     component_name,
     head_name,
-    of_head,
     of_norm,
 )
 from otimes.algebra.words import Words
@@ -52,7 +54,7 @@ Side = Literal["query", "key"]
 QUERY: Final = "query"
 KEY: Final = "key"
 
-_PROJECTION_BIAS: Final = {QUERY: ("b_Q", "q"), KEY: ("b_K", "k")}
+_LETTERS: Final[dict[Side, Literal["q", "k"]]] = {QUERY: "q", KEY: "k"}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -94,6 +96,9 @@ class ReadStream(Architecture):
         for name, value in (("whole", whole), ("reader", reader), ("side", side)):
             object.__setattr__(self, name, value)
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def __repr__(self) -> str:
         return f"{self.whole!r}.scores({head_name(self.reader)!r}).{self.side}_stream"
 
@@ -105,19 +110,14 @@ class ReadStream(Architecture):
     def _own_sources(self) -> list[Source]:
         layer = self.reader[0]
         norm = reading_norm(self.whole, layer, ATTENTION)
-        bias, letter = _PROJECTION_BIAS[self.side]
         found = list[Source]()
         if self.whole.positions == "shortformer":
             found.append(self._added("pos", "pos", POSITION_IDS, W_POS))
         if norm is not None and f"b_ln1[{layer}]" in self.whole.biases:
             found.append(self._added(f"bias[{norm}]", "bias", ONES, of_norm("β", norm)))
-        if f"{bias}[{layer}]" in self.whole.biases:
-            name = f"bias[{head_name(self.reader)}.{letter}]"
-            found.append(
-                self._added(
-                    name, "bias", ONES, of_head(bias, self.reader, self.whole.group(self.reader))
-                )
-            )
+        if self.is_biased:
+            bias = projection_bias(self.whole, self.reader, self.letter)
+            found.append(self._added(self._bias_name, "bias", ONES, bias))
         return found
 
     def _added(self, name: str, kind: str, vector: Expr, weight: Expr) -> Source:
@@ -152,14 +152,37 @@ class ReadStream(Architecture):
             )
 
     @property
+    def letter(self) -> Literal["q", "k"]:
+        """``q`` or ``k``."""
+        return _LETTERS[self.side]
+
+    @property
+    def projection(self) -> Factor:
+        """``W_Q`` or ``W_K``, what a query or key is made with of what is read."""
+        return projection(self.whole, self.reader, self.letter)
+
+    @property
+    def norm_behind(self) -> Word:
+        """``D ⊗ Γ`` of the norm of queries or keys; empty where there is none."""
+        return head_norm(self.whole, self.reader, self.letter)
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether ``b_Q`` or ``b_K`` is added behind the projection."""
+        return f"b_{self.letter.upper()}[{self.reader[0]}]" in self.whole.biases
+
+    @property
     def paths(self) -> PathSum:
         """All paths to this side of the head."""
         return PathSum(self)
 
     def is_projected(self, source: Source) -> bool:
         """Whether a source is a vector of d_head already: ``b_Q`` or ``b_K``."""
-        letter = _PROJECTION_BIAS[self.side][1]
-        return source.name == f"bias[{head_name(self.reader)}.{letter}]"
+        return source.name == self._bias_name
+
+    @property
+    def _bias_name(self) -> str:
+        return f"bias[{head_name(self.reader)}.{self.letter}]"
 
 
 def _is_before(bias: str, layers: int) -> bool:

@@ -22,10 +22,10 @@ from otimes.algebra.expressions import Expr, Factor, Id, Product, Tensor, Transp
 from otimes.algebra.kinds import inclusion, operator
 from otimes.algebra.layout import EMPTY, Word, product, total
 from otimes.algebra.types import D_HEAD, D_MODEL, POS, direct_sum
-from otimes.algebra.vocabulary import ONES, head_name, of_head
+from otimes.algebra.vocabulary import ONES, head_name
 
 if TYPE_CHECKING:
-    from otimes.algebra.scores.expansion import Scores
+    from otimes.algebra.scores.factored import Scores
     from otimes.algebra.scores.sides import ReadStream
     from otimes.algebra.sources import Source
     from otimes.algebra.terms import PathTerm
@@ -68,7 +68,7 @@ class StackedStreams:
     def __init__(self, side: ReadStream, slot: int, inputs: list[Expr]) -> None:
         self.side, self.slot, self.inputs = side, slot, inputs
         self.spaces = [_space(vector) for vector in inputs]
-        self.letter = "qk"[slot]
+        self.letter = side.letter
 
     def read(self, *, projected: bool) -> tuple[Factor, dict[Factor, Expr]]:
         """What the head reads, and what each symbol stands for, the last first.
@@ -92,7 +92,8 @@ class StackedStreams:
             biases = [source for source in own if side.is_projected(source)]
             through = Product(self._projection, whole)
             queries = self._symbol(self.letter, name, D_HEAD)
-            found = {queries: total([through, *self._written(biases)]), **found}
+            made = total([through, *self._written(biases)])
+            found = {queries: product([*self._factor(side.norm_behind), made]), **found}
             whole = queries
         for number in range(len(blocks), 0, -1):
             block = blocks[number - 1]
@@ -112,7 +113,7 @@ class StackedStreams:
         side, source = self.side, term.source
         later = term.components if source.component is None else term.components[1:]
         chosen = {side.words.block_of(component): component for component in later}
-        parts = list[Expr]()
+        parts = self._factor(side.norm_behind) if projected else []
         if projected and not side.is_projected(source):
             parts.append(self._projection)
         parts += self._factor(side.words.tails[source.joins])
@@ -126,10 +127,7 @@ class StackedStreams:
     @property
     def _projection(self) -> Expr:
         """``W_Q`` or ``W_K`` of the head."""
-        reader = self.side.reader
-        return tensor(
-            Id, Id, of_head(f"W_{self.letter.upper()}", reader, self.side.whole.group(reader))
-        )
+        return tensor(Id, Id, self.side.projection)
 
     def _entering(self, number: int) -> list[Source]:
         return [s for s in self.side.sources if s.joins == "stream" and s.entry == number]

@@ -52,9 +52,7 @@ class ScoreTerm(Written):
 
     @property
     def _stream(self) -> ReadStream:
-        stream = self.query.architecture
-        assert isinstance(stream, ReadStream)
-        return stream
+        return _stream_of(self.query)
 
     @property
     def query_path(self) -> str:
@@ -82,13 +80,13 @@ class ScoreTerm(Written):
 
     @property
     def query_pattern(self) -> Expr:
-        """``A_q``, scales of norms included."""
-        return self.query.pattern
+        """``A_q``, scales of norms included, that of the queries' own norm too."""
+        return _normed(self.query)
 
     @property
     def key_pattern(self) -> Expr:
-        """``A_k``, scales of norms included."""
-        return self.key.pattern
+        """``A_k``, scales of norms included, that of the keys' own norm too."""
+        return _normed(self.key)
 
     @property
     def pattern(self) -> Expr:
@@ -98,34 +96,30 @@ class ScoreTerm(Written):
     @property
     def is_rotary(self) -> bool:
         """Whether the form depends on the offset of the two slots."""
-        return self._stream.positions == "rotary"
+        return self._stream.whole.turns(self.head[0])
 
     @property
     def weight(self) -> Expr:
         """The bilinear form ``W``, the query's input on its left and the key's on its right.
 
-        With rotary positions it holds ``R = R(j − i)``, i the query's slot and j the key's;
-        ``planes`` gives terms that do not depend on the slots.
+        With rotary positions it holds ``R(j−i)``, i the query's slot and j the key's; ``planes``
+        gives terms that do not depend on the slots.
         """
         return self._form(ROTATION if self.is_rotary else None)
 
     def _form(self, between: Expr | None) -> Expr:
         """The form, with a matrix of d_head between ``W_Qᵀ`` and ``W_K`` if there is one."""
-        head, group = self.head, self._stream.whole.group(self.head)
         left = tuple(transposed(f) for f in reversed(factors_of(self.query.weight)))
         right = factors_of(self.key.weight)
-        bare_query, bare_key = (
-            isinstance(s.architecture, ReadStream) and s.architecture.is_projected(s.source)
-            for s in (self.query, self.key)
+        query, key = _made_with(self.query), _made_with(self.key)
+        middle = (
+            *(transposed(f) for f in reversed(query)),
+            *(() if between is None else (between,)),
+            *key,
         )
-        if between is None and not (bare_query or bare_key):
-            middle: tuple[Expr, ...] = (of_head("W_QK", head, group),)
-        else:
-            middle = (
-                *(() if bare_query else (transposed(of_head("W_Q", head)),)),
-                *(() if between is None else (between,)),
-                *(() if bare_key else (of_head("W_K", head, group),)),
-            )
+        plain = [(_stream_of(side).projection,) for side in (self.query, self.key)]
+        if between is None and [query, key] == plain:
+            middle = (of_head("W_QK", self.head, self._stream.whole.group(self.head)),)
         return product((*left, *middle, *right))
 
     def planes(self, frequencies: Iterable[str], *, partial: bool = False) -> list[PlaneTerm]:
@@ -213,7 +207,8 @@ class PositionTerm(Written):
         return additive(self.head)
 
     def __repr__(self) -> str:
-        return f"{_sum(self.stream, Scale())}.position"
+        scale = Scale(self.stream.whole.attention_scale)  # it does not apply here
+        return f"{_sum(self.stream, scale)}.position"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PositionTerm) and self.stream == other.stream
@@ -222,6 +217,26 @@ class PositionTerm(Written):
         return hash(self.head)
 
 
+def _stream_of(side: PathTerm) -> ReadStream:
+    stream = side.architecture
+    assert isinstance(stream, ReadStream)
+    return stream
+
+
+def _normed(side: PathTerm) -> Expr:
+    """The pattern of a side, with the scales of its queries' or keys' norm."""
+    scales = _stream_of(side).norm_behind.pattern
+    return product((*scales, *factors_of(side.pattern))) if scales else side.pattern
+
+
+def _made_with(side: PathTerm) -> tuple[Expr, ...]:
+    """What makes a query or key of what is read: its norm's gain, and its projection."""
+    stream = _stream_of(side)
+    own = () if stream.is_projected(side.source) else (stream.projection,)
+    return (*stream.norm_behind.weight, *own)
+
+
 def _sum(stream: ReadStream, scale: Scale) -> str:
-    more = "" if scale.value is None else f", scale={scale.value!r}"
+    own = scale.value == stream.whole.attention_scale
+    more = "" if own else f", scale={scale.value!r}"
     return f"{stream.whole!r}.scores({head_name(stream.reader)!r}{more}).expand()"

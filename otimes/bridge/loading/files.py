@@ -36,6 +36,14 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether a library failed, and not the user or the interpreter stopped it.
+
+    A panic of Rust code is no ``Exception``, and its class cannot be imported.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def shown_path(path: Path) -> str:
     """Return a path as it stands in a message: in full, with unprintable characters escaped."""
     return repr(str(path))

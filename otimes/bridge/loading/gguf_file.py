@@ -14,7 +14,8 @@ import torch
 
 from otimes.bridge.loading import transformers_package
 from otimes.bridge.loading.checkpoint import Checkpoint
-from otimes.bridge.loading.files import file_size, read_bytes, shown_path
+from otimes.bridge.loading.files import file_size, read_bytes, shown, shown_path
+from otimes.bridge.loading.gguf_package import read_once
 from otimes.bridge.loading.huggingface import load_module
 from otimes.errors import CheckpointError, UnsupportedError
 
@@ -59,8 +60,15 @@ def load_gguf(file: Path, name: str | None = None) -> Checkpoint:
             raise UnsupportedError(
                 f"reading a GGUF file needs the package {package}: {transformers_package.INSTALL}"
             )
-    module = transformers_package.causal_model(file.parent, torch.float32, gguf_file=file.name)
-    text = transformers_package.serialized_tokenizer(file.parent, gguf_file=file.name)
+    transformers_package.package("reading a GGUF file")
+    with read_once() as left_out:
+        module = transformers_package.causal_model(file.parent, torch.float32, gguf_file=file.name)
+        if left_out:
+            raise UnsupportedError(
+                f"{shown_path(file)} has the tensor {shown(left_out[0])}, which transformers "
+                "leaves out: what it does in the model would be missing"
+            )
+        text = transformers_package.serialized_tokenizer(file.parent, gguf_file=file.name)
     from tokenizers import Tokenizer as Engine
 
     checkpoint = load_module(module, Engine.from_str(text), name=name or file.stem)

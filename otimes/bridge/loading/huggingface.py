@@ -19,8 +19,8 @@ from otimes.bridge.loading.checkpoint import Checkpoint
 from otimes.bridge.loading.families import BY_MODEL_TYPE, Family
 from otimes.bridge.loading.files import read_config, shown, shown_path
 from otimes.bridge.loading.original import Original, call_transformers, in_dtype
-from otimes.bridge.loading.state import family_config, family_weights
-from otimes.bridge.loading.stored import folder_state
+from otimes.bridge.loading.state import family_config, family_weights, refuse_quantised
+from otimes.bridge.loading.stored import folder_state, only_tensors
 from otimes.bridge.loading.tokenizer import Tokenizer, find_tokenizer
 from otimes.errors import CheckpointError, UnsupportedError
 
@@ -85,9 +85,10 @@ def load_folder(folder: Path) -> Checkpoint:
     where = shown_path(file)
     mapping = read_config(file)
     family = family_of(mapping, where)
-    config = family_config(family, mapping, where)
+    config, notes = family_config(family, mapping, where)
     tokenizer = _folder_tokenizer(folder, config.d_vocab)
-    first, notes = _first_token(tokenizer)
+    first, said = _first_token(tokenizer)
+    notes += said
     config = replace(config, bos_token_id=first)
     weights = family_weights(family, config, folder_state(folder), shown_path(folder))
     original = None
@@ -98,6 +99,7 @@ def load_folder(folder: Path) -> Checkpoint:
             call_transformers,
             config,
             family.places,
+            _float32(family, mapping),
         )
     else:
         notes.append(
@@ -134,20 +136,34 @@ def load_module(
             f"{kind} has no unembedding, so it has no logits: load the model for causal language "
             "modelling, such as GPT2LMHeadModel in place of GPT2Model"
         )
-    config = family_config(family, mapping, kind)
+    state = module.state_dict()
+    refuse_quantised(state, kind)
+    config, notes = family_config(family, mapping, kind)
     wrapped = given_tokenizer(tokenizer, config.d_vocab)
-    first, notes = _first_token(wrapped)
+    first, said = _first_token(wrapped)
+    notes += said
     config = replace(config, bos_token_id=first)
     return Checkpoint(
         name or kind,
         config,
-        family_weights(family, config, module.state_dict(), kind),
+        family_weights(family, config, only_tensors(state, kind), kind),
         wrapped,
         original=Original(
-            kind, partial(in_dtype, module), call_transformers, config, family.places
+            kind,
+            partial(in_dtype, module),
+            call_transformers,
+            config,
+            family.places,
+            _float32(family, mapping),
         ),
         notes=tuple(notes),
     )
+
+
+def _float32(family: Family, mapping: Mapping[str, object]) -> tuple[str, ...]:
+    """What a model of the family computes in float32 in any dtype."""
+    upcast = mapping.get("reorder_and_upcast_attn", False)
+    return (*family.float32, *(("scores", "softmax") if upcast else ()))
 
 
 def given_tokenizer(tokenizer: object, d_vocab: int) -> Tokenizer:

@@ -10,7 +10,7 @@ theirs already.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from otimes.bridge.loading.config import Config
-from otimes.bridge.loading.families import Places
+from otimes.bridge.loading.families.table import FLOAT32_PARTS, Places
 from otimes.errors import UnsupportedError
 
 
@@ -56,6 +56,7 @@ class Original:
         call: runs it.
         config: the canonical config, which says which blocks there are.
         places: the names of its modules; None: only its logits are known.
+        float32: what the module computes in float32 whatever its dtype is, as a family says.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class Original:
         call: Call,
         config: Config,
         places: Places | None,
+        float32: Collection[str] = FLOAT32_PARTS,
     ) -> None:
         self.kind = kind
         self.places = places
+        self.float32 = frozenset(float32)
         self._provide = provide
         self._call = call
         self._config = config
@@ -78,6 +81,10 @@ class Original:
         if dtype not in self._modules:
             self._modules = {dtype: self._provide(dtype)}
         return self._modules[dtype]
+
+    def release(self) -> None:
+        """Let go of the module that was kept."""
+        self._modules = {}
 
     def record(
         self,

@@ -142,11 +142,11 @@ def _from_tensors(
     if mapping is None:
         raise CheckpointError(f"tensors alone do not say how they are used: give {_CONFIG_ADVICE}")
     tensors = only_tensors(tensors, name)
-    bos = mapping.get("bos_token_id")
+    bos, notes = mapping.get("bos_token_id"), list[str]()
     if "model_type" in mapping:
         family = family_of(mapping, "config")
         first = bos if isinstance(bos, int) and tokenizer is not None else None
-        config = family_config(family, mapping, "config", first)
+        config, notes = family_config(family, mapping, "config", first)
         weights = family_weights(family, config, tensors, name)
     else:
         known = {"format": FORMAT, "version": VERSIONS[-1], **mapping}
@@ -158,6 +158,7 @@ def _from_tensors(
         weights,
         given_tokenizer(tokenizer, config.d_vocab),
         original=None if original is None else _plain_original(original, config),
+        notes=tuple(notes),
     )
 
 
@@ -189,7 +190,7 @@ def _from_hooked(module: nn.Module, tokenizer: object) -> Checkpoint:
     family: Family = TRANSFORMER_LENS
     kind = type(module).__name__
     own: object = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
-    config = family_config(family, mapping, kind)
+    config, notes = family_config(family, mapping, kind)
     wrapped = given_tokenizer(own, config.d_vocab)
     bos: object = getattr(own, "bos_token_id", None)
     # prompts begin as this library's own do
@@ -201,6 +202,7 @@ def _from_hooked(module: nn.Module, tokenizer: object) -> Checkpoint:
         family_weights(family, config, module.state_dict(), kind),
         wrapped,
         original=Original(kind, partial(in_dtype, module), call_plain, config, family.places),
+        notes=tuple(notes),
     )
 
 

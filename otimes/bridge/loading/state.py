@@ -8,16 +8,17 @@ silently be left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from otimes.bridge.loading.axes import parse, rearrange
-from otimes.bridge.loading.checks import check_finite, check_gates
+from otimes.bridge.loading.checks import check_finite, check_gates, check_plain
 from otimes.bridge.loading.config import FORMAT, VERSIONS, Config
 from otimes.bridge.loading.families import Family, Settings, Take
+from otimes.bridge.loading.families.scaling import settle
 from otimes.bridge.loading.files import shown
 from otimes.bridge.loading.weights import (
     Slot,
@@ -31,16 +32,23 @@ from otimes.bridge.loading.weights import (
 from otimes.errors import CheckpointError, UnsupportedError
 
 READABLE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_QUANTISED = ("qweight", "qzeros", "scales", "g_idx", "weight_scale", "weight_packed", "SCB",
-              "absmax", "weight_scale_inv")  # fmt: skip
+#: what quantised linear layers hold, by the package that made them
+_QUANTISED = frozenset({
+    "qweight", "qzeros", "scales", "g_idx",  # GPTQ, AWQ
+    "SCB", "absmax", "quant_map", "quant_state", "nested_absmax",  # bitsandbytes
+    "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point",  # compressed-tensors
+    "_packed_params",  # torch.ao
+    "W_q",  # HQQ
+    "_data", "_scale",  # quanto
+})  # fmt: skip
 _DEQUANTISE = "dequantise the model, to float16 or wider, and load that"
 _WRAPPERS = ("_orig_mod.", "module.")
 
 
 def family_config(
     family: Family, mapping: Mapping[str, object], where: str, bos_token_id: int | None = None
-) -> Config:
-    """The canonical config of a model of a family.
+) -> tuple[Config, list[str]]:
+    """The canonical config of a model of a family, and what is to be said about it.
 
     Args:
         family: its table.
@@ -53,10 +61,9 @@ def family_config(
         UnsupportedError: something that the canonical model does not have.
     """
     settings = Settings(mapping, family.defaults, where)
-    found = family.config(settings)
-    return Config.parse(
-        {"format": FORMAT, "version": VERSIONS[-1], **found, "bos_token_id": bos_token_id}, where
-    )
+    found, notes = settle(family.config(settings), where)
+    whole = {"format": FORMAT, "version": VERSIONS[-1], **found, "bos_token_id": bos_token_id}
+    return Config.parse(whole, where), notes
 
 
 def family_weights(
@@ -74,7 +81,7 @@ def family_weights(
         CheckpointError: a tensor is missing, unknown, not finite or of the wrong shape.
         UnsupportedError: weights that are quantised.
     """
-    return _Conversion(family, config, _unwrapped(state, family.prefix), where).weights()
+    return _Conversion(family, config, unwrapped(state, family.prefix), where).weights()
 
 
 def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str) -> Weights:
@@ -95,6 +102,7 @@ def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str)
             raise CheckpointError(
                 f"{where} has the tensor {shown(name)}, which a model of this config does not have"
             )
+        check_plain(tensor, name, where)
         if tuple(tensor.shape) != slot.shape or tensor.dtype not in READABLE_DTYPES:
             raise CheckpointError(
                 f"{where}: {name} is {list(tensor.shape)} in {tensor.dtype}, but the config asks "
@@ -109,6 +117,22 @@ def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str)
     return from_tensors(detached, config.n_layers)
 
 
+def refuse_quantised(names: Iterable[str], where: str) -> None:
+    """Refuse a state dict with quantised linear layers, which the names of its values tell.
+
+    Raises:
+        UnsupportedError: the message names the layer.
+    """
+    for name in names:
+        parts = name.split(".")
+        kind = next((part for part in parts if part in _QUANTISED), None)
+        if kind is not None:
+            module = ".".join(parts[: parts.index(kind)])
+            raise UnsupportedError(
+                f"{where}: {shown(module)} holds quantised weights ({kind}): {_DEQUANTISE}"
+            )
+
+
 class _Conversion:
     def __init__(
         self, family: Family, config: Config, state: Mapping[str, Tensor], where: str
@@ -120,15 +144,19 @@ class _Conversion:
         config = self.config
         known = {slot.name: slot for slot in slots(config)}
         found = dict[str, Tensor]()
-        copies = list[str]()
+        copies, sources = list[str](), list[str]()
         idle = self.family.idle(config, self.state, self.where) if self.family.idle else []
         present = [line for line in self._present() if line[0] not in idle]
+        refuse_quantised(self.state, self.where)
+        for source, _, _ in present:
+            check_plain(self.state[source], source, self.where)
         unused = self._unused({*idle, *(source for source, _, _ in present)})
         for source, take, layer in present:
             names = {target.replace("{l}", str(layer)): axes for target, axes in take.into.items()}
             if config.tied and "unembed.W_U" in names:
                 copies += self._tied_copy(source, take)
                 continue
+            sources.append(source)
             self._check_known(source, names, known)
             self._check(source, take)
             for name, axes in names.items():
@@ -145,7 +173,8 @@ class _Conversion:
         for name, tensor in found.items():
             check_finite(tensor, known[name], self.where)
         weights = from_tensors(found, config.n_layers)
-        return replace(weights, unused=tuple(sorted([*unused, *idle, *copies])))
+        unused = sorted([*unused, *idle, *copies])
+        return replace(weights, unused=tuple(unused), sources=tuple(sorted(sources)))
 
     def _present(self) -> list[tuple[str, Take, int]]:
         """The tensors that are there, with their lines of the table and layers."""
@@ -221,11 +250,6 @@ class _Conversion:
         ]
         left = [name for name in self.state if name not in used]
         for name in left:
-            module, _, kind = name.rpartition(".")
-            if kind in _QUANTISED:
-                raise UnsupportedError(
-                    f"{self.where}: {module} holds quantised weights ({kind}): {_DEQUANTISE}"
-                )
             if not any(buffer.fullmatch(name) for buffer in buffers):
                 raise CheckpointError(
                     f"{self.where} has the tensor {shown(name)}, which the table of "
@@ -265,7 +289,7 @@ class _Conversion:
         return name
 
 
-def _unwrapped(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def unwrapped(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The state dict without the prefixes of wrappers, and with that of the family."""
     found = dict(state)
     for wrapper in _WRAPPERS:

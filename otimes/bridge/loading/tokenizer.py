@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otimes.bridge.loading.files import file_size, shown, shown_path
+from otimes.bridge.loading.files import file_size, is_failure, shown, shown_path
 from otimes.errors import CheckpointError, InputError, OtimesError
 
 if TYPE_CHECKING:
@@ -204,8 +204,7 @@ def _failures_of(where: str) -> Generator[None]:
     except OtimesError:
         raise
     except BaseException as error:
-        # a panic of the engine's Rust code is no Exception; its class cannot be imported
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from otimes.bridge.loading.files import shown_path
+from otimes.bridge.loading.files import is_failure, shown_path
 from otimes.errors import CheckpointError, UnsupportedError
 
 INSTALL = "pip install 'otimes[hf]'"
@@ -45,14 +45,21 @@ def available() -> bool:
 def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
     """The module of a local folder, in evaluation mode, with attention that can be looked at."""
     found = package("running the original module")
-    with _quietly(found), _failures_of(folder):
-        module = found.AutoModelForCausalLM.from_pretrained(
+    with _quietly(found), _failures_of(folder / options.get("gguf_file", "")):
+        module, loaded = found.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
             trust_remote_code=False,
+            output_loading_info=True,
             **options,
+        )
+    if missing := sorted(loaded["missing_keys"]):
+        # transformers fills them with random numbers
+        raise CheckpointError(
+            f"{shown_path(folder / options.get('gguf_file', ''))} lacks {', '.join(missing[:4])}: "
+            "it is no complete model, fetch a fresh copy"
         )
     return module.requires_grad_(False).eval()
 
@@ -60,7 +67,7 @@ def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
 def serialized_tokenizer(folder: Path, **options: Any) -> str:
     """The tokenizer of a local folder as the text of a ``tokenizer.json``."""
     found = package("a tokenizer without a tokenizer.json")
-    with _quietly(found), _failures_of(folder):
+    with _quietly(found), _failures_of(folder / options.get("gguf_file", "")):
         tokenizer = found.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **options
         )
@@ -80,24 +87,28 @@ def serialized(tokenizer: object) -> str:
 
 @contextmanager
 def _quietly(found: ModuleType) -> Generator[None]:
-    """Without progress bars, which are a global setting of the package."""
+    """Without progress bars and reports, which are global settings of the package."""
     logging = found.utils.logging
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 
 
 @contextmanager
-def _failures_of(folder: Path) -> Generator[None]:
+def _failures_of(source: Path) -> Generator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+    except BaseException as error:  # whatever its many readers make of a damaged file
+        if not is_failure(error):
+            raise
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"transformers cannot load {shown_path(folder)} ({type(error).__name__}: {reason}): "
+            f"transformers cannot load {shown_path(source)} ({type(error).__name__}: {reason}): "
             "fetch a fresh copy, or install what it asks for"
         ) from error

@@ -70,6 +70,8 @@ class Weights:
         tied: ``W_U`` is a view of ``W_E`` and not in the file.
         unused: the tensors of the file that the model does not have, in sorted order; they are text
             from the file, to be escaped where they are shown.
+        sources: where a family's table made them of other tensors, the names of these, each used
+            once, in sorted order.
     """
 
     W_E: Float[Tensor, "d_vocab d_model"]
@@ -82,6 +84,7 @@ class Weights:
     mlps: tuple[MLPWeights, ...] = ()
     norms: Mapping[str, NormWeights] = field(default_factory=dict[str, NormWeights])
     tied: bool = False
+    sources: tuple[str, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor by its name in a native file, each exactly once.
@@ -132,7 +135,9 @@ class Weights:
             )
         kept = {name: t for name, t in self.tensors().items() if not self._is_view(name)}
         converted = {name: t.detach().to(dtype) for name, t in kept.items()}
-        return replace(from_tensors(converted, len(self.layers)), unused=self.unused)
+        return replace(
+            from_tensors(converted, len(self.layers)), unused=self.unused, sources=self.sources
+        )
 
     def _is_view(self, name: str) -> bool:
         return self.tied and name == "unembed.W_U"

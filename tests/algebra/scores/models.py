@@ -36,6 +36,17 @@ EXAMPLES: dict[str, Any] = {
         "layers": 2, "heads": 1, "mlp": "source", "biases": True, "norm": "layer",
         "parallel": "shared",
     },
+    "q and k norms": {
+        "layers": 2, "heads": 4, "kv_heads": 2, "norm": "rms", "qk_norm": "head", "biases": True,
+    },
+    "q and k norms of all heads": {
+        "layers": 2, "heads": 4, "kv_heads": 2, "norm": "rms", "qk_norm": "all", "mlp": "source",
+        "norm_placement": "output", "biases": {"b_Q", "b_K"},
+    },
+    "q and k norms that couple heads": {
+        "layers": 2, "heads": (2, 4), "kv_heads": 2, "norm": "layer", "qk_norm": "all",
+        "biases": True, "positions": "shortformer",
+    },
     "alibi": {"layers": 2, "heads": 2, "positions": "alibi", "biases": {"b_K"}},
     "relative": {"layers": 1, "heads": 2, "positions": "relative", "norm": "rms"},
 }  # fmt: skip
@@ -45,6 +56,19 @@ ROTARY: dict[str, Any] = {
     "interleaved": {"rotary": (D_HEAD, "interleaved"), "biases": True},
     "partial half": {"rotary": (4, "half"), "biases": True, "norm": "layer"},
     "partial interleaved": {"rotary": (4, "interleaved")},
+    "q and k norms": {
+        "rotary": (4, "half"),
+        "norm": "rms",
+        "qk_norm": "head",
+        "kv_heads": 1,
+        "biases": {"b_Q"},
+    },
+    "q and k norms that couple heads": {
+        "rotary": (D_HEAD, "interleaved"),
+        "norm": "layer",
+        "qk_norm": "all",
+        "biases": {"b_K"},
+    },
 }
 
 
@@ -64,6 +88,8 @@ def model_of(arch: Architecture, seed: int = 0, rotary: tuple[int, str] = (0, "h
         multipliers=arch.multipliers,
         biases=arch.biases,
         rotary=rotary,
+        qk_norm=arch.qk_norm,
+        centred=arch.norm == "layer",
         seed=seed,
     )
 
@@ -87,6 +113,7 @@ def architectures(draw: st.DrawFn, max_layers: int = 3, max_heads: int = 2) -> A
         "norm": norm,
         "norm_placement": draw(st.sampled_from(places)),
         "embed_norm": norm is not None and draw(st.booleans()),
+        "qk_norm": draw(st.sampled_from([None, "head", "all"])) if norm is not None else None,
         "mlp": mlp,
         "neurons": draw(st.lists(sizes, min_size=layers, max_size=layers))
         if mlp == "frozen"

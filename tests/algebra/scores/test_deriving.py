@@ -9,7 +9,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from otimes.algebra import Architecture, Id, Product, Sum, equivalent, parse, tensor
+from otimes.algebra import (
+    Architecture,
+    Id,
+    Product,
+    Scaled,
+    Sum,
+    Tensor,
+    equivalent,
+    parse,
+    tensor,
+)
 from otimes.algebra.derivations import check_derivation
 from otimes.algebra.expressions import Expr, Factor
 from otimes.algebra.kinds import inclusion
@@ -174,6 +184,13 @@ def test_rotary_scores_are_derived_at_one_frequency(biases: tuple[str, ...]) -> 
     ]
     assert len(derivation.end.children) == len(parts) == 4 * scores.expand().count
     assert equivalent(derivation.end, stacked(scores, parts)).holds
+    for addend in derivation.end.children:
+        term = addend.arg if isinstance(addend, Scaled) else addend
+        assert isinstance(term, Tensor)
+    assert str(derivation.start) == "q[1.0]ᵀ R[f](j−i) k[1.0]"
+    assert r"R^{f}(j-i)" in derivation.latex
+    for step in derivation:
+        assert parse(str(step.before), derivation.symbols) == step.before
     # the sign of the fourth is what makes the offset j − i and not j + i
     flipped = [(term, -part if n % 4 == 3 else part) for n, (term, part) in enumerate(parts)]
     assert not equivalent(derivation.end, stacked(scores, flipped)).holds

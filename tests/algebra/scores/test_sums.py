@@ -50,8 +50,8 @@ def test_the_row_convention_keeps_the_query_on_the_left() -> None:
 
     assert term.text("row").endswith("A[0.3] ⊗ A[0.5] ⊗ W_E W_OV[0.3] W_QK[1.4] W_OV[0.5]ᵀ W_Eᵀ")
     assert r"W_{E} W_{OV}^{0.3} W_{QK}^{1.4}" in term.to_latex("row")
-    assert rotary["embed", "direct"].text("row").endswith("W_E W_Q[0.0] Rᵀ W_K[0.0]ᵀ W_Eᵀ")
-    assert rotary["bias", "direct"].text("row").endswith("b_Q[0.0] Rᵀ W_K[0.0]ᵀ W_Eᵀ")
+    assert rotary["embed", "direct"].text("row").endswith("W_E W_Q[0.0] R(j−i)ᵀ W_K[0.0]ᵀ W_Eᵀ")
+    assert rotary["bias", "direct"].text("row").endswith("b_Q[0.0] R(j−i)ᵀ W_K[0.0]ᵀ W_Eᵀ")
     (turned,) = [p for p in rotary["bias", "direct"].planes(["2"]) if p.sign == -1]
     assert turned.text("row") == "-sin[2] ⊗ cos[2] ⊗ b_Q[0.0] J[2]ᵀ W_K[0.0]ᵀ W_Eᵀ"
     with pytest.raises(UnsupportedError, match="unknown convention 'rows'"):
@@ -113,13 +113,13 @@ def test_the_factored_scores_have_all_that_is_added() -> None:
     arch = Architecture(2, 1, positions="rotary", biases={"b_Q", "b_K[1]"})
 
     assert str(arch.scores("0.0")).startswith(
-        "1/√d_head · (x[0] W_Q[0.0]ᵀ + b_Q[0.0]ᵀ) R W_K[0.0] x[0]ᵀ, where"
+        "1/√d_head · (x[0] W_Q[0.0]ᵀ + b_Q[0.0]ᵀ) R(j−i) W_K[0.0] x[0]ᵀ, where"
     )
     assert (
         arch.scores("1.0")
         .text("row")
         .startswith(
-            "1/√d_head · (x[1] W_Q[1.0] + b_Q[1.0]) Rᵀ (W_K[1.0]ᵀ x[1]ᵀ + b_K[1.0]ᵀ), where"
+            "1/√d_head · (x[1] W_Q[1.0] + b_Q[1.0]) R(j−i)ᵀ (W_K[1.0]ᵀ x[1]ᵀ + b_K[1.0]ᵀ), where"
         )
     )
     assert str(Architecture(1, 1, positions="alibi").scores("0.0", scale=2.0)).startswith(

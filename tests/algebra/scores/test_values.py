@@ -53,6 +53,26 @@ def test_terms_have_the_value_of_their_paths_and_add_up_to_the_scores(name: str)
         assert check_head(arch, model, head) == arch.scores(head).expand().count
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_factored_formula_has_the_value_of_the_scores(name: str) -> None:
+    """As it is printed, with its symbol for what the head reads."""
+    arch = Architecture(**EXAMPLES[name])
+    model = model_of(arch, seed=1)
+    for layer, head in heads(arch):
+        scores = arch.scores((layer, head))
+        x = oracle.read(model, oracle.stream(model, layer), layer, "attn")
+        if arch.positions == "shortformer":
+            x = x + model["p"] @ model["W_pos"].T
+        model.drawn[f"x[{layer}]" if scores.reads is None else f"x[{layer}.read]"] = x
+        product, _, added = scores.formula().removeprefix("1/√d_head · ").partition(" + B[")
+        value = oracle.word(model, product)
+        assert value is not None
+        value = value / np.sqrt(oracle.D_HEAD) + (model[f"B[{added}"] if added else 0)
+
+        expected = oracle.scores(model, layer, head)
+        np.testing.assert_allclose(value, expected, rtol=RTOL, atol=RTOL * abs(expected).max())
+
+
 @pytest.mark.parametrize("name", ROTARY)
 def test_the_rotary_closed_form_adds_up_to_the_rotated_scores(name: str) -> None:
     settings_ = dict(ROTARY[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from pathlib import Path
@@ -49,19 +50,50 @@ def folder(path: Path, **config: object) -> Path:
         ({"architectures": ["X"]}, "no model_type, which names the family"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "hidden_act is 'relu2', an activation"),
         (
-            {"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "rope_type 'yarn' makes the angles depend",
+            {"model_type": "stablelm", "qk_layernorm": True},
+            "qk_layernorm is True, which otimes does not compute: norms of queries and keys with",
         ),
+        ({"model_type": "llama", "rope_scaling": {"type": "yarn"}}, "lacks factor"),
+        ({"model_type": "llama", "rope_scaling": {"type": "dynamic"}}, "lacks factor"),
         (
-            {"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 4.0}},
-            "otimes has default, linear and llama3",
+            {"model_type": "llama", "rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}},
+            "rope_theta must be another number than 1",
         ),
         (
             {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-            "rope_type 'longrope'",
+            "rope_type 'longrope' makes angles that otimes does not compute; it has default, lin",
+        ),
+        (
+            {
+                "model_type": "phi3", "partial_rotary_factor": 0.5,
+                "rope_scaling": {"type": "yarn", "factor": 4.0},
+            },
+            r"yarn multiplies the part of a query that turns \(48 of 96 coordinates\) by 1.13863",
+        ),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
+                },
+            },
+            "layers multiply their scores by different attention factors of yarn",
         ),
         ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "lacks factor"),
         ({"model_type": "llama", "hidden_size": "x"}, "hidden_size must be an integer"),
+        *(
+            (
+                {"model_type": kind, width: 24, heads: 64},
+                f"{heads} 64 leaves nothing of {width} 24 for each head: correct one of the two",
+            )
+            for kind, width, heads in (
+                ("llama", "hidden_size", "num_attention_heads"),
+                ("gpt_neox", "hidden_size", "num_attention_heads"),
+                ("gpt2", "n_embd", "n_head"),
+                ("gptj", "n_embd", "n_head"),
+            )
+        ),
         ({"model_type": "llama", "num_key_value_heads": 5}, "n_heads 32 is not a multiple"),
         ({"model_type": "llama"}, "holds no weights: it needs one of model.safetensors, pytorch_"),
         (
@@ -105,7 +137,7 @@ def rewrite(saved: Path, change: object) -> None:
         (lambda s: s.update({"model.norm.weight": torch.ones(24, dtype=torch.int8)}),
          r"model\.norm\.weight holds int8 numbers, the codes of quantised weights: dequantise"),
         (lambda s: s.update({"model.layers.0.self_attn.q_proj.qweight": torch.ones(3)}),
-         r"model\.layers\.0\.self_attn\.q_proj holds quantised weights \(qweight\): dequantise"),
+         r"'model\.layers\.0\.self_attn\.q_proj' holds quantised weights \(qweight\): dequantise"),
         (lambda s: s.update({"model.layers.3.mlp.up_proj.weight": torch.ones(20, 24)}),
          r"'model\.layers\.3\.mlp\.up_proj\.weight', which the table"),
     ],
@@ -171,6 +203,35 @@ def test_pickles_run_no_code(saved):
     assert not Evil.ran
 
 
+def test_pickles_in_shards_and_files_run_no_code(saved):
+    (saved / "model.safetensors").rename(saved / "two.bin")
+    with (saved / "one.bin").open("wb") as file:
+        pickle.dump(Evil(), file)
+    index = {"weight_map": {"model.norm.weight": "one.bin"}}
+    (saved / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    refused("one.bin.* cannot be read as plain tensors", saved)
+    for name in ("ckpt.pt", "last.pth", "last.ckpt"):
+        torch.save({"model": Evil(), "model_args": {}}, saved / name)
+        refused("cannot be read as plain tensors", saved / name)
+    assert not Evil.ran
+    # the pickle does what it is there for
+    pickle.loads(pickle.dumps(Evil()))
+    assert Evil.ran
+    Evil.ran = False
+
+
+def test_links_as_the_cache_of_the_hub_has_them(saved):
+    """Its snapshots are links to files elsewhere, so links are followed."""
+    wanted = ox.load(saved).weights
+    blobs, snapshot = saved / "blobs", saved / "snapshots" / "main"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, name in enumerate(("config.json", "model.safetensors")):
+        (saved / name).rename(blobs / str(number))
+        (snapshot / name).symlink_to(blobs / str(number))
+    assert torch.equal(ox.load(snapshot).weights.W_U, wanted.W_U)
+
+
 def test_pickles_of_plain_tensors_are_read(saved):
     state = load_file(saved / "model.safetensors")
     wanted = ox.load(saved).weights
@@ -198,6 +259,123 @@ def test_quantised_modules():
     layer = module.model.layers[1].mlp.up_proj
     layer.weight = torch.nn.Parameter(torch.ones(20, 24, dtype=torch.uint8), requires_grad=False)
     refused(r"model\.layers\.1\.mlp\.up_proj\.weight holds uint8 numbers", module)
+
+
+@pytest.mark.parametrize("name", ["t5", "mixtral"])
+def test_modules_of_other_kinds(name):
+    from transformers import AutoConfig, MixtralForCausalLM, T5ForConditionalGeneration
+
+    sizes = {
+        "t5": {"d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2},
+        "mixtral": {
+            "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2,
+        },
+    }  # fmt: skip
+    kinds = {
+        "t5": (T5ForConditionalGeneration, "cross-attention from a decoder to an encoder"),
+        "mixtral": (MixtralForCausalLM, "experts, whose choice is one more thing to freeze"),
+    }
+    kind, needed = kinds[name]
+    module = kind(AutoConfig.for_model(name, vocab_size=5, **sizes[name]))
+    refused(f"'{kind.__name__}' .model_type '{name}'. cannot be loaded: it would need {needed}",
+            module)  # fmt: skip
+
+
+CODES, NUMBERS = torch.ones(3, 4, dtype=torch.int32), torch.ones(3)
+AT = "model.layers.1.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("buffers", "kind"),
+    [
+        ({"qweight": CODES, "qzeros": CODES, "scales": NUMBERS, "g_idx": CODES[0]}, "qweight"),
+        ({"weight_shape": CODES[0], "weight_packed": CODES, "weight_scale": NUMBERS},
+         "weight_packed"),
+        ({"weight": torch.ones(24, 24, dtype=torch.int8), "weight_scale": NUMBERS},
+         "weight_scale"),
+        ({"weight": torch.ones(24, 24).to(torch.float8_e4m3fn), "weight_scale_inv": NUMBERS},
+         "weight_scale_inv"),
+        ({"meta": NUMBERS, "W_q": CODES}, "W_q"),
+    ],
+    ids=["GPTQ", "compressed-tensors", "its int8", "FP8", "HQQ"],
+)  # fmt: skip
+def test_modules_with_a_quantised_linear_layer(buffers, kind):
+    """As the packages that quantise name what their layers hold."""
+    module, layer = tiny("llama", torch.float32), torch.nn.Module()
+    for name, value in buffers.items():
+        layer.register_buffer(name, value)
+    module.model.layers[1].self_attn.q_proj = layer
+    match = rf"LlamaForCausalLM: '{AT}' holds quantised weights \({kind}\): dequantise the model"
+    refused(match, module)
+    refused(match.replace("LlamaForCausalLM", "tensors"), module.state_dict(),
+            config=module.config.to_dict())  # fmt: skip
+
+
+@pytest.mark.parametrize("front", ["weight.absmax", "weight.quant_map",
+                                   "weight.quant_state.bitsandbytes__nf4"])  # fmt: skip
+def test_four_bit_codes_of_bitsandbytes(front):
+    """Whichever of its tensors comes first."""
+    module = tiny("llama", torch.float32)
+    state = {f"{AT}.{front}": NUMBERS, **module.state_dict()}
+    state |= {f"{AT}.weight": torch.ones(288, 1, dtype=torch.uint8), f"{AT}.weight.absmax": NUMBERS}
+    kind = front.split(".")[1]
+    refused(rf"'{AT}.weight' holds quantised weights \({kind}\)", state,
+            config=module.config.to_dict())  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_linear_layers_that_torch_has_quantised(dynamic):
+    module = tiny("llama", torch.float32)
+    if dynamic:
+        kinds = {torch.nn.Linear}
+        module = torch.ao.quantization.quantize_dynamic(module, kinds, dtype=torch.qint8)
+        at = "model.layers.0.self_attn.q_proj"
+    else:
+        module.model.layers[1].mlp.up_proj = torch.ao.nn.quantized.Linear(24, 20)
+        at = "model.layers.1.mlp.up_proj"
+    refused(rf"LlamaForCausalLM: '{at}' holds quantised weights \(_packed_params\): ", module)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantised_tensor_of_torch():
+    module = tiny("gpt2", torch.float32)
+    layer = module.transformer.h[1].mlp.c_fc
+    codes = torch.quantize_per_tensor(layer.weight.detach(), 0.1, 0, torch.qint8)
+    layer.weight = torch.nn.Parameter(codes, requires_grad=False)
+    refused(r"transformer\.h\.1\.mlp\.c_fc\.weight holds qint8 numbers, the codes of", module)
+
+
+class Other(torch.Tensor):
+    """A tensor whose numbers another package gives a meaning."""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.to("meta"), r"q_proj\.weight has no numbers \(it is on the meta device\)"),
+        (
+            lambda t: t.to_sparse(),
+            r"is a tensor of the layout sparse_coo: convert it with \.to_den",
+        ),
+        (lambda t: t.as_subclass(Other), "is a Other, a tensor that other code gives a meaning"),
+    ],
+)
+def test_tensors_that_are_no_arrays(change, message):
+    module = tiny("llama", torch.float32)
+    state = module.state_dict()
+    state[f"{AT}.weight"] = change(state[f"{AT}.weight"])
+    refused(message, state, config=module.config.to_dict())
+
+
+def test_a_module_without_its_weights():
+    refused("has no numbers .*: load the module with its weights",
+            tiny("llama", torch.float32).to("meta"))  # fmt: skip
+    config = {"n_layers": 0, "n_heads": 1, "d_model": 2, "d_head": 2, "n_ctx": 3, "d_vocab": 5,
+              "positions": "none", "attention_scale": 1.0, "tied": True}  # fmt: skip
+    refused("embed.W_E has no numbers", {"embed.W_E": torch.ones(5, 2, device="meta")},
+            config=config)  # fmt: skip
 
 
 def test_sources_that_are_none(tmp_path):
@@ -237,6 +415,35 @@ def test_without_transformers_a_folder_is_read_and_its_original_is_not_there(sav
     model = ox.load(saved)
     assert model.original is None
     assert "transformers is not installed (pip install 'otimes[hf]')" in model.notes[-1]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mine"])
+def test_code_of_a_checkpoint_is_never_run(kind, saved):
+    """Whether or not the rest of it can be read; its tokenizer's code neither."""
+    ran = saved / "ran"
+    code = f"open({str(ran)!r}, 'w').close()\n"
+    names = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
+    for name in names:
+        (saved / f"{name.lower()}_code.py").write_text(code + f"class {name}Own: pass\n")
+    mapped = {name: f"{name.lower()}_code.{name}Own" for name in names}
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(
+        json.dumps({**config, "model_type": kind, "auto_map": mapped})
+    )
+    tokenizer = {"auto_map": {"AutoTokenizer": [mapped["AutoTokenizer"], None]}}
+    (saved / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    if kind == "mine":
+        refused("it comes with its own code, which otimes never runs", saved)
+    else:
+        with contextlib.suppress(ox.OtimesError):
+            ox.load(saved)
+        (saved / "tokenizer_config.json").unlink()
+        model = ox.load(saved)
+        ids = torch.tensor([[1, 2, 3]])
+        assert torch.allclose(
+            model.original.record(ids).logits, model.reference()(ids).logits, rtol=1e-5, atol=1e-5
+        )
+    assert not ran.exists()
 
 
 def test_code_of_a_checkpoint_is_never_trusted(saved, monkeypatch):

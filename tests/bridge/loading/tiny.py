@@ -47,6 +47,12 @@ _LLAMA3 = {
     "high_freq_factor": 3.0,
     "original_max_position_embeddings": 16,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 
 #: model_type, then what its config is made of; the names tell variants of a family apart
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,6 +80,29 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_LLAMA,
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
+        },
+    ),
+    "llama-dynamic": (
+        "llama",
+        {
+            **_LLAMA,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.5},
+        },
+    ),
+    "llama-yarn": ("llama", {**_LLAMA, "head_dim": 10, "rope_parameters": _YARN}),
+    "qwen3-yarn": (
+        "qwen3",
+        {
+            **_LLAMA,
+            "head_dim": 12,
+            "rope_parameters": {
+                **_YARN,
+                "mscale": 1.3,
+                "mscale_all_dim": 0.4,
+                "beta_fast": 2.0,
+                "beta_slow": 0.3,
+                "truncate": False,
+            },
         },
     ),
     "mistral": ("mistral", {**_LLAMA, "head_dim": 10, "sliding_window": 5}),
@@ -110,6 +139,35 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+CONFIGS["stablelm"] = (
+    "stablelm",
+    {
+        **{key: value for key, value in _LLAMA.items() if key != "rms_norm_eps"},
+        "layer_norm_eps": 1e-2,
+        "use_qkv_bias": True,
+        # a part of 16 coordinates
+        "hidden_size": 96,
+        "partial_rotary_factor": 0.5,
+    },
+)
+CONFIGS["stablelm-parallel"] = (
+    "stablelm",
+    {**CONFIGS["stablelm"][1], "use_parallel_residual": True, "partial_rotary_factor": 0.25},
+)
+CONFIGS["granite-yarn"] = (
+    "granite",
+    {**CONFIGS["granite"][1], "rope_parameters": {**_YARN, "attention_factor": 0.7}},
+)
+CONFIGS["gemma3-yarn"] = (
+    "gemma3_text",
+    {
+        **CONFIGS["gemma3"][1],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {**_YARN, "attention_factor": 1.0},
+        },
+    },
+)
 #: another block structure of a family that has two
 CONFIGS["gpt_neox-sequential"] = (
     "gpt_neox",

@@ -21,6 +21,7 @@ from otimes.bridge.loading.families.olmo2 import OLMO2
 from otimes.bridge.loading.families.phi3 import PHI3
 from otimes.bridge.loading.families.qwen import QWEN2, QWEN3
 from otimes.bridge.loading.families.settings import Settings
+from otimes.bridge.loading.families.stablelm import STABLELM
 from otimes.bridge.loading.families.table import Family, Places, Take
 from otimes.bridge.loading.families.transformer_lens import TRANSFORMER_LENS
 
@@ -38,6 +39,7 @@ FAMILIES: tuple[Family, ...] = (
     OLMO2,
     PHI3,
     GRANITE,
+    STABLELM,
     NANOGPT,
     MINGPT,
     LLAMA2C,

@@ -12,13 +12,13 @@ def config(settings: Settings) -> dict[str, object]:
     """The fields of a native config."""
     settings.only("scale_attn_by_inverse_layer_idx", False, need="one scale for all layers")
     settings.only("add_cross_attention", False, need="a decoder without an encoder")
-    d_model, heads = settings.size("n_embd"), settings.size("n_head")
+    d_model, d_head = settings.size("n_embd"), settings.per_head("n_embd", "n_head")
     scaled = settings.truth("scale_attn_weights", default=True)
     return {
         "n_layers": settings.size("n_layer"),
-        "n_heads": heads,
+        "n_heads": settings.size("n_head"),
         "d_model": d_model,
-        "d_head": d_model // heads,
+        "d_head": d_head,
         "d_mlp": settings.size("n_inner") if settings.has("n_inner") else 4 * d_model,
         "n_ctx": settings.size("n_positions"),
         "d_vocab": settings.size("vocab_size"),
@@ -26,7 +26,7 @@ def config(settings: Settings) -> dict[str, object]:
         "norm": "layer",
         "eps": settings.positive_number("layer_norm_epsilon"),
         "activation": settings.activation("activation_function"),
-        "attention_scale": (d_model // heads) ** -0.5 if scaled else 1.0,
+        "attention_scale": d_head**-0.5 if scaled else 1.0,
         "tied": settings.truth("tie_word_embeddings", default=True),
     }
 
@@ -94,4 +94,5 @@ GPT2 = Family(
     places=Places(
         layer=LAYER, attention="attn", mlp="mlp", middle="ln_2", final=("transformer.ln_f",)
     ),
+    float32=(),
 )

@@ -21,11 +21,12 @@ LAYER = "gpt_neox.layers.{l}"
 def config(settings: Settings) -> dict[str, object]:
     """The fields of a native config."""
     d_model, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
-    d_head = d_model // heads
+    d_head = settings.per_head("hidden_size", "num_attention_heads")
     # what older configs call them
     older = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
-    named = {new: settings.mapping[old] for new, old in older.items()}
-    rotary = Settings({**named, **settings.mapping}, {}, settings.where).rotary(d_head)
+    named = {new: settings.mapping[old] for new, old in older.items() if settings.has(old)}
+    read = Settings({"rope_theta": 10000.0, **named, **settings.mapping}, {}, settings.where)
+    rotary = read.rotary(d_head, share=0.25)
     return {
         "n_layers": settings.size("num_hidden_layers"),
         "n_heads": heads,
@@ -86,8 +87,6 @@ GPT_NEOX = Family(
         "hidden_act": "gelu",
         "max_position_embeddings": 2048,
         "layer_norm_eps": 1e-5,
-        "rotary_pct": 0.25,
-        "rotary_emb_base": 10000,
     },
     buffers=(
         f"{LAYER}.attention.bias",
@@ -103,4 +102,5 @@ GPT_NEOX = Family(
         middle="post_attention_layernorm",
         final=("gpt_neox.final_layer_norm",),
     ),
+    float32=("angles", "softmax"),
 )

@@ -18,7 +18,7 @@ LAYER = "transformer.h.{l}"
 def config(settings: Settings) -> dict[str, object]:
     """The fields of a native config."""
     d_model, n_heads = settings.size("n_embd"), settings.size("n_head")
-    d_head = d_model // n_heads
+    d_head = settings.per_head("n_embd", "n_head")
     return {
         "n_layers": settings.size("n_layer"),
         "n_heads": n_heads,
@@ -72,4 +72,5 @@ GPTJ = Family(
     places=Places(
         layer=LAYER, attention="attn", mlp="mlp", middle=None, final=("transformer.ln_f",)
     ),
+    float32=("angles", "scores", "softmax"),
 )

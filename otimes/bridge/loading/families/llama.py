@@ -49,7 +49,7 @@ def d_head(settings: Settings) -> int:
     """``head_dim`` or, where it is not given, ``hidden_size / num_attention_heads``."""
     if settings.has("head_dim"):
         return settings.size("head_dim")
-    return settings.size("hidden_size") // settings.size("num_attention_heads")
+    return settings.per_head("hidden_size", "num_attention_heads")
 
 
 def config(settings: Settings) -> dict[str, object]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from otimes.bridge.loading.families.scaling import Turns
 from otimes.bridge.loading.files import shown
 from otimes.bridge.loading.reader import Reader, as_object
-from otimes.errors import UnsupportedError
+from otimes.errors import CheckpointError, UnsupportedError
 
 _ACTIVATIONS: Mapping[str, str] = {
     "relu": "relu",
@@ -23,12 +24,6 @@ _ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
 }
-_SCALINGS: Mapping[object, tuple[str, ...]] = {
-    "linear": (),
-    "llama3": ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-"""The scalings of rotary angles, and the keys that each needs beside ``factor``."""
-
 _LARGEST = 2**40
 
 
@@ -52,6 +47,16 @@ class Settings(Reader):
             return self.size(otherwise)
         self.check_keys(list(self.mapping), (key,))
         return self.integer(key, 1, _LARGEST)
+
+    def per_head(self, width: str, heads: str) -> int:
+        """The width of each of some heads that share a width, rounded down as modules do."""
+        found = self.size(width) // self.size(heads)
+        if not found:
+            raise CheckpointError(
+                f"{self.where}: {heads} {self.size(heads)} leaves nothing of {width} "
+                f"{self.size(width)} for each head: correct one of the two"
+            )
+        return found
 
     def activation(self, key: str) -> str:
         """The canonical name of the activation that a key names."""
@@ -78,7 +83,12 @@ class Settings(Reader):
             )
 
     def rotary(
-        self, d_head: int, *, layer_type: str | None = None, pairing: str = "half"
+        self,
+        d_head: int,
+        *,
+        layer_type: str | None = None,
+        pairing: str = "half",
+        share: float = 1.0,
     ) -> dict[str, object]:
         """The canonical ``rotary`` object of layers of a type.
 
@@ -88,22 +98,25 @@ class Settings(Reader):
             d_head: the width of queries and keys, of which a part may turn.
             layer_type: where the config tells types of layers apart.
             pairing: which coordinates turn together.
+            share: of the coordinates, which part turns where the config does not say it.
+
+        Returns:
+            The object, with what ``scaling.settle`` takes out of it.
         """
-        parameters = self._rope_parameters(layer_type)
+        parameters, alone = self._rope_parameters(layer_type)
         reader = Reader(parameters, f"{self.where}: rotary parameters")
         holder = reader if reader.has("partial_rotary_factor") else self
-        share = holder.optional_positive("partial_rotary_factor") or 1.0
-        return {
-            "theta": reader.positive_number("rope_theta"),
-            "dim": int(d_head * share),
-            "pairing": pairing,
-            "scaling": _scaling(reader),
-        }
+        dim = int(d_head * (holder.optional_positive("partial_rotary_factor") or share))
+        turns = Turns(reader=reader, config=self, dim=dim, d_head=d_head, alone=alone)
+        theta = reader.positive_number("rope_theta")
+        return {"theta": theta, "dim": dim, "pairing": pairing, **turns.scaling()}
 
-    def _rope_parameters(self, layer_type: str | None) -> dict[str, object]:
+    def _rope_parameters(self, layer_type: str | None) -> tuple[dict[str, object], bool]:
+        """The parameters, and whether they are those of all layers."""
         given = as_object(self.mapping.get("rope_parameters")) or {}
+        nested = False
         if layer_type is not None and layer_type in given:
-            given = as_object(given[layer_type]) or {}
+            nested, given = True, as_object(given[layer_type]) or {}
         theta = "rope_theta"
         older = as_object(self.mapping.get("rope_scaling")) or {}
         if layer_type == "sliding_attention" and self.has("rope_local_base_freq"):
@@ -111,7 +124,7 @@ class Settings(Reader):
         found = {"rope_theta": self.mapping.get(theta), **older, **given}
         if "type" in found:  # what rope_type was called before
             found.setdefault("rope_type", found["type"])
-        return found
+        return found, not nested
 
     def layer_types(self, n_layers: int, default: list[str]) -> list[str]:
         """For each layer ``full_attention`` or ``sliding_attention``."""
@@ -132,24 +145,3 @@ class Settings(Reader):
             return None
         window = self.size("sliding_window")
         return [window if one == "sliding_attention" else None for one in types]
-
-
-def _scaling(reader: Reader) -> dict[str, object] | None:
-    kind = reader.mapping.get("rope_type", "default")
-    if kind == "default":
-        return None
-    if kind in _SCALINGS:
-        reader.check_keys(list(reader.mapping), ("factor", *_SCALINGS[kind]))
-    if kind == "linear":
-        return {"type": "linear", "factor": reader.positive_number("factor")}
-    if kind == "llama3":
-        numbers = {
-            key: reader.positive_number(key)
-            for key in ("factor", "low_freq_factor", "high_freq_factor")
-        }
-        original = reader.integer("original_max_position_embeddings", 1, _LARGEST)
-        return {"type": "llama3", **numbers, "original_n_ctx": original}
-    raise UnsupportedError(
-        f"{reader.where}: rope_type {shown(kind)} makes the angles depend on the length of the "
-        "input or scales the scores; otimes has default, linear and llama3"
-    )

@@ -15,6 +15,13 @@ from torch import Tensor
 from otimes.bridge.loading.config import Config
 from otimes.bridge.loading.families.settings import Settings
 
+FLOAT32_PARTS = ("norms", "angles", "scores", "softmax")
+"""What modules may compute in float32 whatever their dtype is.
+
+``norms``: these, and multipliers of embeddings; ``angles``: of rotary positions; ``scores``:
+products of queries and keys; ``softmax``.
+"""
+
 
 @dataclass(frozen=True)
 class Take:
@@ -70,6 +77,7 @@ class Family:
             their values where that is what tells; None: there are none.
         unit_gains: whether norms without a gain in the file have gains of 1.
         places: its modules; None where none is known.
+        float32: which of ``FLOAT32_PARTS`` its modules compute in float32 in any dtype.
     """
 
     name: str
@@ -82,6 +90,7 @@ class Family:
     idle: Callable[[Config, Mapping[str, Tensor], str], list[str]] | None = None
     unit_gains: bool = False
     places: Places | None = None
+    float32: tuple[str, ...] = ("norms", "angles", "softmax")
 
 
 def heads(at: str, names: tuple[str, str, str, str]) -> tuple[Take, ...]:

@@ -1,0 +1,281 @@
+"""The original module as a judge: every family verifies, and what is wrong is named by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import otimes as ox
+from otimes.bridge import Run
+from otimes.bridge.loading import huggingface
+from otimes.bridge.loading.families import BY_MODEL_TYPE
+from otimes.bridge.loading.weights import Weights
+from otimes.bridge.original_checks import other_definition
+from tests.bridge.loading.test_broken_tables import (
+    FAULTS,
+    Change,
+    config_with,
+    families_name,
+    into_with,
+)
+from tests.bridge.loading.tiny import CONFIGS, tiny, tokens
+from tests.bridge.test_families import CASES, made
+
+MASK = torch.tensor([[False] * 3 + [True] * 8, [True] * 11])
+
+
+def run_of(name: str, mlp: str = "source", mask: torch.Tensor | None = None) -> Run:
+    return ox.load(tiny(name), mlp=mlp).run(tokens=tokens(), mask=mask)
+
+
+@pytest.mark.parametrize("mlp", ["source", "frozen"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_verifies(name: str, mlp: str) -> None:
+    """Blocks, terms, scores, logits, identity and audit, and the original's own blocks."""
+    run = run_of(name, mlp)
+    layers = run.model.config.n_layers
+
+    certificate = ox.verify(run, primes=1)
+
+    assert certificate.holds, certificate
+    parallel = run.model.config.parallel is not False
+    assert len(certificate.source_blocks) == 2 + (3 if parallel else 4) * layers
+    assert all(check.bound > 0 for check in certificate.source_blocks)
+    assert certificate.source_error is not None
+    # a few float32 roundings, and none where the module computes in float64 throughout
+    limit = 1e-14 if name.startswith("gpt2") else 1e-5
+    assert certificate.source_error.max_abs_error < limit * certificate.largest_logit
+    assert [error.dtype for error in certificate.source_errors] == ["float64", "float32"]
+    # no bound allows for more than a part of what a block writes
+    outputs = {c.block: c.bound for c in certificate.source_blocks if c.block.endswith("output")}
+    recorded = run.model.original.record(run.tokens)  # type: ignore[union-attr]
+    for layer, written in enumerate(recorded.attention_outputs):
+        assert outputs[f"{layer}.attn output"] < 0.1 * float(written.abs().max())
+    for layer, written in enumerate(recorded.mlp_outputs):
+        assert outputs[f"{layer}.mlp output"] < 0.1 * float(written.abs().max())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gptj", "gemma3", "olmo2"])
+def test_in_float32_and_with_padding(name: str) -> None:
+    run = run_of(name, mask=MASK)
+
+    for dtype in ("float64", "float32"):
+        certificate = ox.verify(run, dtype=dtype, primes=0)
+        assert certificate.holds, certificate
+        assert certificate.source_errors[0].dtype == dtype
+
+
+def test_weights_in_bfloat16_are_compared_in_bfloat16_too() -> None:
+    module = tiny("llama")
+    for parameter in module.parameters():  # the frequencies, which are no parameters, stay
+        parameter.data = parameter.data.to(torch.bfloat16)
+
+    certificate = ox.verify(ox.load(module).run(tokens=tokens()), primes=0)
+
+    assert certificate.holds, certificate
+    errors = {error.dtype: error for error in certificate.source_errors}
+    assert list(errors) == ["float64", "float32", "bfloat16"]
+    coarse = errors["bfloat16"].max_abs_error
+    assert 1e-3 < coarse / certificate.largest_logit < 0.3
+    assert errors["float32"].max_abs_error < 1e-3 * coarse
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "change", "stream"), FAULTS, ids=[f"{f[0]}: {f[1]}" for f in FAULTS]
+)
+def test_faults_of_a_table_are_located(
+    name: str, what: str, change: Change, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By layer and branch: in what the branch wrote, or in how that joins the stream."""
+    family = BY_MODEL_TYPE[families_name(name)]
+    if what.startswith("the norms stand before"):
+        change = _then(change, into_with("_post.", "."))
+    broken = {**BY_MODEL_TYPE, families_name(name): change(family)}
+    monkeypatch.setattr(huggingface, "BY_MODEL_TYPE", broken)
+    run = run_of(name)
+
+    certificate = ox.verify(run, primes=0, enumeration_limit=0)
+
+    assert not certificate.holds
+    parallel = run.model.config.parallel is not False
+    place = "embed" if not stream else "0" if parallel else ("0.attn", "0.mlp")[stream - 1]
+    first = certificate.reasons[0]
+    assert first.startswith(f"original {place}"), certificate.reasons
+    # the engine and the reference module agree: it is the table that is wrong
+    assert all("original" in r or r.startswith("logits of") for r in certificate.reasons)
+
+
+def _then(one: Change, other: Change) -> Change:
+    return lambda family: other(one(family))
+
+
+def with_layer(run: Run, **changed: Callable[[Any, Any], torch.Tensor]) -> Run:
+    """The run of a model in whose canonical weights layer 0's heads are changed."""
+    weights: Weights = run.model.weights
+    own = weights.layers[0]
+    new = replace(own, **{name: change(own, weights) for name, change in changed.items()})
+    run.model.weights = replace(weights, layers=(new, *weights.layers[1:]))
+    return run.model.run(tokens=run.tokens)
+
+
+def kv_tiled(field: str) -> Callable[[Any, Any], torch.Tensor]:
+    """Query heads 0 1 2 3 4 5 that read KV heads 0 1 0 1 0 1 and not 0 0 0 1 1 1."""
+    order = torch.arange(6).view(3, 2).T.flatten()
+    return lambda own, _: getattr(own, field)[order]
+
+
+def values_in_output(own: Any, _: Any) -> torch.Tensor:
+    """b_V in b_O too, by the shortcut that rows sum to 1."""
+    shared = own.b_V.repeat_interleave(3, 0)
+    return own.b_O + torch.einsum("hd,hdm->m", shared, own.W_O)
+
+
+WEIGHTS: dict[str, tuple[str, dict[str, Callable[[Any, Any], torch.Tensor]]]] = {
+    "KV heads tiled": ("qwen3", {"W_Q": kv_tiled("W_Q"), "W_O": kv_tiled("W_O")}),
+    "b_V counted twice": ("llama", {"b_O": values_in_output}),
+    "b_V doubled": ("llama", {"b_V": lambda own, _: 2 * own.b_V}),
+    "a bias left out": ("qwen2", {"b_K": lambda own, _: 0 * own.b_K}),
+    "gains of keys without the 1": ("gemma3", {"k_norm": lambda own, _: own.k_norm - 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WEIGHTS)
+def test_wrong_heads_are_located(what: str) -> None:
+    name, changed = WEIGHTS[what]
+    run = with_layer(run_of(name), **changed)
+
+    certificate = ox.verify(run, primes=0)
+
+    assert not certificate.holds
+    assert certificate.reasons[0].startswith("original 0.attn output: what its branch wrote is not")
+    wrong = [check.block for check in certificate.source_blocks if not check.holds]
+    assert wrong == ["0.attn output"]
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "place"),
+    [
+        ("gemma2", "0.ln1_post", "0.attn"),
+        ("gemma3", "1.ln2_post", "1.mlp"),
+        ("olmo2", "2.ln2_post", "2.mlp"),
+        ("gemma", "1.ln1", "1.attn output"),
+        ("gemma", "2.ln2", "2.mlp output"),
+        ("gemma", "final", "unembed"),
+    ],
+)
+def test_a_gain_that_is_off_by_one_is_located(name: str, label: str, place: str) -> None:
+    """A norm behind a branch shows in how it joins, one before it in what it writes."""
+    run = run_of(name)
+    norms = dict(run.model.weights.norms)
+    norms[label] = replace(norms[label], w=norms[label].w - 1)
+    run.model.weights = replace(run.model.weights, norms=norms)
+
+    certificate = ox.verify(run.model.run(tokens=run.tokens), primes=0)
+
+    wrong = [check.block for check in certificate.source_blocks if not check.holds]
+    assert wrong == [place]
+    assert certificate.reasons[0].startswith(f"original {place}: ")
+
+
+def test_frequencies_that_a_cast_has_rounded_show_in_the_logits() -> None:
+    """``module.to(bfloat16)`` rounds them too: such a module is not the model of its config."""
+    certificate = ox.verify(ox.load(tiny("llama", torch.bfloat16)).run(tokens=tokens()), primes=0)
+
+    assert not certificate.holds
+    assert certificate.reasons[-1].startswith("logits of LlamaForCausalLM: its own, in float64")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("gemma2", "logits_softcap"), ("granite", "logits_multiplier")]
+)
+def test_faults_of_the_unembedding(name: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = BY_MODEL_TYPE[name]
+    monkeypatch.setattr(huggingface, "BY_MODEL_TYPE", {name: config_with(**{field: None})(family)})
+
+    certificate = ox.verify(run_of(name), primes=0)
+
+    assert [c.block for c in certificate.source_blocks if not c.holds] == ["unembed"]
+    assert certificate.reasons[0] == next(
+        r for r in certificate.reasons if r.startswith("original unembed: its logits are not")
+    )
+    assert certificate.reasons[1].startswith("logits of ")
+
+
+def test_a_parameter_that_nothing_was_made_of() -> None:
+    """The audit is of the module's own parameters: one more, or one that is gone."""
+    module = tiny("llama")
+    model = ox.load(module)
+    module.register_parameter("extra", torch.nn.Parameter(torch.zeros(2)))
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    start = "parameters of LlamaForCausalLM not used exactly once in the canonical weights: "
+    assert certificate.reasons == (f"{start}extra",)
+    weights = model.weights
+    model.weights = replace(weights, sources=(*weights.sources, "model.gone.weight", "extra"))
+    again = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+    assert again.reasons == (f"{start}model.gone.weight",)
+
+
+def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
+    """Without names of its modules only these are known; a wrong one does not hold."""
+    run, _ = made(tmp_path, "layer norm", "source")
+    tensors = run.model.weights.tensors()
+    config = {k: v for k, v in run.model.config.to_json().items() if k not in ("format", "version")}
+
+    class Mine(torch.nn.Module):
+        factor = 1.0
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.factor * run.model.reference()(ids).logits
+
+    mine = Mine()
+    model = ox.load(tensors, config=config, original=mine)
+    found = ox.verify(model.run(tokens=[[1, 2, 3]]))
+    assert found.holds, found
+    assert found.source == "Mine"
+    assert found.source_blocks == ()
+    assert found.source_error is not None
+    assert found.source_error.max_abs_error == 0
+
+    mine.factor = 1.01
+    wrong = ox.verify(ox.load(tensors, config=config, original=mine).run(tokens=[[1, 2, 3]]))
+    assert not wrong.holds
+    (reason,) = wrong.reasons
+    assert reason.startswith("logits of Mine: its own, in float64, are ")
+
+
+@pytest.mark.parametrize(("name", "mlp"), CASES)
+def test_the_definition_is_the_reference_modules(tmp_path: Path, name: str, mlp: str) -> None:
+    """Every option, with padding: what originals are held to is what is verified."""
+    run, _ = made(tmp_path, name, mlp)
+
+    for dtype in (torch.float64, torch.float32):
+        assert other_definition(run, run.recording(dtype), dtype) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "wrong"),
+    [
+        ("layer norm", {"eps": 1e-3}, "0.attn"),
+        ("rotary, half", {"attention_scale": 0.3}, "0.attn"),
+        ("sandwich norms", {"activation": "relu"}, "0.mlp"),
+        ("multipliers", {"residual_multiplier": 1.0}, "0.attn"),
+        ("windows", {"windows": None}, "0.attn"),
+    ],
+)
+def test_another_definition_is_noticed(
+    tmp_path: Path, name: str, change: dict[str, Any], wrong: str
+) -> None:
+    run, _ = made(tmp_path, name, "source")
+    recording = run.recording()
+    run.model.config = replace(run.model.config, **change)
+
+    found = other_definition(run, recording, torch.float64)
+
+    assert found[0].startswith(f"reference {wrong}")
