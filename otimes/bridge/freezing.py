@@ -329,7 +329,7 @@ class _Freezer:
         """How each layer's scores read the stream; made again at each use where they do not fit."""
         layers, kept = self.config.n_layers, list[FrozenReader]()
         for layer in range(layers):
-            reader = self._reader(layer)  # also where it is not kept: each tensor is taken once
+            reader = self.reader(layer)  # also where it is not kept: each tensor is taken once
             names = [f"blocks.{layer}.attn.{name}" for name in ("W_Q", "W_K")]
             # beside the matrices their magnitudes in float64, once scores are bounded
             size = self._converted(*names) + 8 * (reader.W_Q.numel() + reader.W_K.numel())
@@ -340,9 +340,10 @@ class _Freezer:
             return tuple(kept)
         again = copy(self)
         again.used = Counter()  # what is taken again does not count
-        return Recomputed(kept, layers, again._reader)
+        return Recomputed(kept, layers, again.reader)
 
-    def _reader(self, layer: int) -> FrozenReader:
+    def reader(self, layer: int) -> FrozenReader:
+        """How a layer's scores read the stream."""
         at, config = f"blocks.{layer}.attn.", self.config
         rotary = config.rotary_of(layer)
         shift = None

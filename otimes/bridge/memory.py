@@ -8,6 +8,7 @@ import torch
 
 from otimes.bridge.run import Run
 from otimes.errors import LimitError
+from otimes.models.reference import Recording
 
 VERIFICATION_BUDGET = 8 * 2**30
 """Bytes that the streams of a verification may take."""
@@ -30,8 +31,8 @@ def verification_bytes(run: Run, paths: int | None, dtype: torch.dtype) -> int:
     return place * (parts * dtype.itemsize + 8 * _STREAMS_OF_A_STEP * (len(blocks) + 1))
 
 
-def check_verification(run: Run, paths: int | None, dtype: torch.dtype) -> None:
-    """Refuse a verification that would take too much, before any work.
+def recording_to_verify(run: Run, paths: int | None, dtype: torch.dtype) -> Recording:
+    """What the judge did in ``dtype``; a verification that would take too much is refused before.
 
     Raises:
         LimitError: it says how much, and what to do.
@@ -46,3 +47,4 @@ def check_verification(run: Run, paths: int | None, dtype: torch.dtype) -> None:
             size,
             VERIFICATION_BUDGET,
         )
+    return run.recording(dtype)

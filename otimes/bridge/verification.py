@@ -27,7 +27,7 @@ from otimes.bridge.chosen import LARGEST, chosen_targets, in_words
 from otimes.bridge.exact import exact_plan
 from otimes.bridge.freezing import Frozen
 from otimes.bridge.logit_bounds import Sides, bound_logits, measure
-from otimes.bridge.memory import check_verification
+from otimes.bridge.memory import recording_to_verify
 from otimes.bridge.original_checks import check_original
 from otimes.bridge.reasons import (
     block_reason,
@@ -113,11 +113,10 @@ def verify(
     paths = run.model.architecture.logits.expand()
     enumerated = terms is not None or paths.count <= enumeration_limit
     added = list(paths.depth_first() if terms is None else path_terms(terms)) if enumerated else []
-    check_verification(run, len(added) if enumerated else None, number)
-    recording, names = run.recording(number), _step_names(run)
+    # what it would take is said before any work
+    each, count = (len(added), len(added)) if enumerated else (None, paths.count)
+    recording, names = recording_to_verify(run, each, number), _step_names(run)
     overflow = not_finite(recording, names)
-    # what an exact verification would take is said before any work
-    count = len(added) if enumerated else paths.count
     planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
     # terms add up before a soft-cap

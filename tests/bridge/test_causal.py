@@ -166,7 +166,7 @@ def test_hooks_are_taken_off_after_an_error(
     unembed = run.model.reference().unembed
     monkeypatch.setattr(unembed, "W_U", None)
 
-    with pytest.raises(TypeError, match=r"matmul|NoneType"):
+    with pytest.raises(AttributeError, match="NoneType"):
         ox.causal_effects(run, ["0.1"], 4)
 
     assert not any(module._forward_hooks for module in run.model.reference().modules())

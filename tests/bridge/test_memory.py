@@ -11,12 +11,14 @@ import pytest
 import torch
 
 import otimes as ox
-from otimes.bridge import Run, freezing, load, verify
+from otimes.bridge import Run, freezing, load, memory, verify
 from otimes.bridge import run as run_module
+from otimes.bridge.binding import numbered
 from otimes.errors import LimitError
 from otimes.models.reference import Recomputed, Reference
 from otimes.numeric.remade import RemadeBlocks, RemadeHeads, RemadeNeurons, each_block
-from tests.bridge.test_families import BASE, FAMILIES, MASK, MORE, TOKENS, made
+from otimes.numeric.traces import enumerated_trace, order_trace
+from tests.bridge.test_families import BASE, FAMILIES, MASK, TOKENS, TWO_LAYERS, made
 from tests.factory import ALL_BIASES, make_checkpoint
 from tests.kit import reasons
 
@@ -67,18 +69,19 @@ def everything(run: Run) -> dict[str, Any]:
     return found
 
 
-CASES = [("everything", "frozen"), ("rotary, half", "source"), ("alibi, six heads", "source"),
-         ("parallel, one norm", "frozen"), ("post-norms", "frozen"), ("sandwich norms", "source"),
-         ("grouped", "source")]  # fmt: skip
+CASES = [
+    ("everything", "source", "bfloat16"), ("rotary, half", "source", "float64"),
+    ("alibi, six heads", "source", "bfloat16"), ("parallel, one norm", "frozen", "bfloat16"),
+    ("post-norms", "frozen", "float64"), ("sandwich norms", "source", "bfloat16"),
+    ("grouped", "source", "bfloat16"), ("gated silu", "frozen", "float64"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("narrow", ["bfloat16", "float64"])
-@pytest.mark.parametrize(("name", "mlp"), CASES)
+@pytest.mark.parametrize(("name", "mlp", "narrow"), CASES)
 def test_budgets_change_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mlp: str, narrow: str
 ) -> None:
-    changed = {"n_layers": 2, "windows": [3, None]} if name == "everything" else {}
-    run, _ = made(tmp_path, name, mlp, dtype=narrow, **changed)
+    run, _ = made(tmp_path, name, mlp, dtype=narrow, **TWO_LAYERS.get(name, {}))
     expected = everything(run)
     tight(monkeypatch, run)
 
@@ -216,6 +219,46 @@ def test_a_recording_beyond_the_budget_is_refused_before_any_work(
     assert (refused.value.count, refused.value.limit) == (least, least - 1)
 
 
+def test_a_verification_beyond_the_budget_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = made(tmp_path, "gated silu", "source")
+    paths = run.paths("..").count
+    size = memory.verification_bytes(run, paths, torch.float64)
+    monkeypatch.setattr(memory, "VERIFICATION_BUDGET", size)
+    assert verify(run).holds
+    monkeypatch.setattr(memory, "VERIFICATION_BUDGET", size - 1)
+    monkeypatch.setattr(Run, "frozen", None)  # no work is begun
+
+    with pytest.raises(
+        LimitError,
+        match=r"verifying 2 × 5 tokens would take .* GiB, more than the budget of .* GiB: give "
+        r"fewer tokens, .* or set otimes\.bridge\.memory\.VERIFICATION_BUDGET to more bytes",
+    ):
+        verify(run)
+
+
+@pytest.mark.parametrize("name", ["gated silu", "post-norms", "parallel"])
+@pytest.mark.parametrize("limit", [0, 10**9])
+def test_the_streams_of_a_verification_fit_what_is_said(
+    tmp_path: Path, name: str, limit: int
+) -> None:
+    run, _ = made(tmp_path, name, "frozen", d_model=40)
+    count, model = run.paths("..").count, run.frozen().model
+    said = memory.verification_bytes(run, count if limit else None, torch.float64)
+    if limit:
+        engine = enumerated_trace(model, map(numbered, run.paths("..").depth_first()))
+    else:
+        engine = order_trace(model, count)
+
+    parts = {part.data_ptr() for standing in engine.parts for part in standing}
+    stream = model.zeros().nbytes
+    both = 2 * len(engine.trace.streams) * 12  # 12 streams for each step of a side
+    assert said >= stream * (len(parts) + both)
+    if limit == 0 or name != "post-norms":  # where each path may pass every block
+        assert said <= 2 * stream * (len(parts) + both)
+
+
 def test_a_judge_that_changed_after_its_run_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,12 +292,18 @@ def growth(work: Callable[[], object], times: int) -> int:
     return resident() - before
 
 
+def count_tensors() -> int:
+    """How many tensors live."""
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
 @pytest.mark.skipif(not STATM.exists(), reason="only Linux says what is resident")
 def test_a_process_does_not_grow_over_100_calls(tmp_path: Path) -> None:
-    options = BASE | (FAMILIES | MORE)["gated silu"] | {"n_layers": 1, "norm": "rms"}
-    make_checkpoint(tmp_path, n_ctx=64, d_vocab=400, dtype="float32",
-                    **options | {"biases": ALL_BIASES})  # fmt: skip
-    model, tokens, kept = load(tmp_path), [(7 * n) % 400 for n in range(64)], list[Run]()
+    changes: dict[str, Any] = {"n_layers": 1, "norm": "rms", "biases": ALL_BIASES}
+    options: dict[str, Any] = BASE | FAMILIES["gated silu"] | changes
+    make_checkpoint(tmp_path, n_ctx=64, d_vocab=500, dtype="float32", **options)
+    model, tokens, kept = load(tmp_path), [(7 * n) % 500 for n in range(64)], list[Run]()
 
     def once() -> Run:
         run = model.run(tokens=tokens)
@@ -266,6 +315,9 @@ def test_a_process_does_not_grow_over_100_calls(tmp_path: Path) -> None:
         return run
 
     one = once().logits.nbytes
-    assert growth(once, 100) < 20 * one
-    # a run that is kept each time is seen
-    assert growth(lambda: kept.append(once()), 25) > 20 * one
+    living = count_tensors()
+    assert growth(once, 100) < 60 * one
+    assert count_tensors() <= living
+    # runs that are kept are seen
+    assert growth(lambda: kept.append(model.run(tokens=tokens)), 100) > 60 * one
+    assert count_tensors() > living

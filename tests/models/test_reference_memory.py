@@ -48,9 +48,8 @@ def assert_same_bits(actual: Recording, expected: Recording) -> None:
 
 def stored(folder: Path, name: str, dtype: str) -> tuple[Reference, dict[str, Tensor]]:
     """A judge in float64 that has the tensors of a file, and these tensors."""
-    checkpoint = make_checkpoint(
-        folder, seed=3, dtype=dtype, **{"positions": "none"} | FAMILIES[name]
-    )
+    options: dict[str, Any] = {"positions": "none"} | FAMILIES[name]
+    checkpoint = make_checkpoint(folder, seed=3, dtype=dtype, **options)
     tensors = load_native(checkpoint.path).weights.tensors()
     return reference.build(checkpoint.config, tensors, torch.float64), tensors
 
