@@ -19,6 +19,7 @@ from otimes.numeric.energy import Estimate
 from otimes.numeric.frozen import FrozenModel
 from otimes.numeric.functionals import Target, path_positions
 from otimes.numeric.halves import accepted_sum, target_sum
+from otimes.numeric.prefixes import MEMORY_BUDGET, bytes_of
 from otimes.numeric.search import Search, search
 from otimes.numeric.states import StateTables
 from otimes.numeric.tree import PathTree
@@ -31,7 +32,7 @@ ENUMERATION_LIMIT = 1_000_000
 
 _TOP = 20
 _SHALLOW = 12
-_MOST_DRAWS = 10_000_000
+_DRAWS, _FEWEST_DRAWS, _MOST_DRAWS = 128, 8, 10_000_000
 _SEEDS = 2**62
 
 
@@ -50,7 +51,7 @@ def attribute(
     causal: str | None = None,
     batch: int = 0,
     guide: str = "energy",
-    draws: int = 128,
+    draws: int | None = None,
     expansions: int | None = None,
     seed: int = 0,
     enumeration_limit: int = ENUMERATION_LIMIT,
@@ -82,7 +83,8 @@ def attribute(
         batch: which sequence of the run.
         guide: of a search: ``energy`` (estimated), or ``exact``, the exact energies, which prove
             that no larger path was missed; for small inputs, others are refused with what it takes.
-        draws: random signs for estimates of energy, where paths are searched for.
+        draws: random signs for estimates of energy, where paths are searched for; by default 128,
+            or fewer, down to 8, where the streams of so many would not fit into memory.
         expansions: the most splits of the search; by default 300 or three times ``top``.
         seed: of the estimates.
         enumeration_limit: more paths than this are searched for.
@@ -283,7 +285,7 @@ class _Searching:
     """How the largest paths are found, as :func:`attribute` takes it."""
 
     guide: str
-    draws: int
+    draws: int | None
     expansions: int | None
     seed: int
     limit: int
@@ -292,7 +294,8 @@ class _Searching:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no search can have."""
-        check_count("draws", self.draws, 1, _MOST_DRAWS)
+        if self.draws is not None:
+            check_count("draws", self.draws, 1, _MOST_DRAWS)
         if self.expansions is not None:
             check_count("expansions", self.expansions, 1)
         check_count("seed", self.seed, -_SEEDS, _SEEDS)
@@ -306,17 +309,18 @@ def _largest(asked: _Asked, top: int, how: _Searching) -> _Largest:
         return _enumerated(asked, top)
     count = asked.paths.count
     most = max(300, 3 * top) if how.expansions is None else how.expansions
+    tree = PathTree(asked.model, asked.target, asked.tables)
+    draws = _fitting(tree) if how.draws is None else how.draws
     if how.announce is not None:
         size = f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
         how.announce(
             f"{size} paths are too many to list: searching for the {top} largest with "
-            f"{how.draws} draws and at most {most:,} splits"
+            f"{draws} draws and at most {most:,} splits"
         )
-    tree = PathTree(asked.model, asked.target, asked.tables)
     try:
         result = search(
             tree, top=top, expansions=most, guide="exact" if how.guide == "exact" else "energy",
-            draws=how.draws, seed=how.seed, progress=how.progress,
+            draws=draws, seed=how.seed, progress=how.progress,
             # leaves of deep models are split a few at a time, which shares their products
             batch=1 if asked.model.depth <= _SHALLOW else 8,
         )  # fmt: skip
@@ -325,10 +329,16 @@ def _largest(asked: _Asked, top: int, how: _Searching) -> _Largest:
             f"{error}; take fewer draws= or a shorter input", error.count, error.limit
         ) from error
     found = [(node.source, node.components, node.value) for node in result.found]
-    energy = "exact path energy" if how.guide == "exact" else f"path energy, {how.draws} draws"
+    energy = "exact path energy" if how.guide == "exact" else f"path energy, {draws} draws"
     seen = "complete" if result.proved else "the largest of what was seen"
     method = f"{count:,} paths, searched best first by {energy}, {result.expansions} splits; {seen}"
     return _Largest.of(asked, found, result.explained, method)
+
+
+def _fitting(tree: PathTree) -> int:
+    """As many draws as fit into memory, in float32, in which their streams are carried."""
+    single = bytes_of(tree.model, tree.transitions, 1) * 4 // tree.model.dtype.itemsize
+    return min(_DRAWS, max(_FEWEST_DRAWS, MEMORY_BUDGET // single))
 
 
 def _enumerated(asked: _Asked, top: int) -> _Largest:

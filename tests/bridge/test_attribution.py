@@ -349,3 +349,24 @@ def test_padding_is_not_explained(made: Checkpoint) -> None:
     found = {row.key: row.value for row in ox.attribute(padded, 1, top=1000).rows}
     for row in ox.attribute(alone, 1, top=1000).rows:
         assert found[row.key] == pytest.approx(row.value, abs=1e-11)
+
+
+def test_fewer_draws_where_so_many_would_not_fit(
+    run: ox.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there is room for, but not fewer than 8; what was asked for is not changed."""
+    said = list[str]()
+
+    def energy_of(budget: int | None, draws: int | None = None) -> float:
+        if budget is not None:
+            monkeypatch.setattr("otimes.bridge.attribution.MEMORY_BUDGET", budget)
+        found = ox.attribute(run, 1, enumeration_limit=0, announce=said.append, draws=draws)
+        assert found.shown + found.remainder == pytest.approx(found.total, rel=1e-12)
+        return found.total
+
+    totals = {energy_of(None), energy_of(10**5), energy_of(1), energy_of(1, draws=30)}
+
+    assert len(totals) == 1
+    counts = [int(line.split(" draws")[0].split()[-1]) for line in said]
+    assert (counts[0], counts[2], counts[3]) == (128, 8, 30)
+    assert 8 < counts[1] < 128

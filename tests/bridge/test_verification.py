@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from otimes.bridge import checks, load, verification, verify
 from otimes.errors import InputError, LimitError, UnsupportedError
+from otimes.numeric.rounding import carry, recorded_trace, steps
 from tests.factory import make_checkpoint
 from tests.kit import run_of, untyped
 from tests.oracles import numpy_model, paths
@@ -132,6 +133,26 @@ def test_large_models_are_checked_at_the_largest_logits(
     assert certificate.analysis == "adjoint"
     assert certificate.measured is None
     assert certificate.checked[0] == "logits: 2 × the 10 largest at the last position"
+
+
+def test_deep_models_whose_operator_norms_say_nothing(tmp_path: Path) -> None:
+    """Norms behind each addition keep the stream, and its operator norm, as large as it was."""
+    run, _ = run_of(
+        tmp_path, n_layers=30, n_heads=2, n_kv_heads=1, norm="layer", norm_placement="post",
+        d_mlp=6, scale=0.4, tokens=[[1, 2, 3, 4]],
+    )  # fmt: skip
+    frozen, recording = run.frozen().model, run.recording()
+    trace = recorded_trace(recording.streams, recording.uncapped_logits)
+    assert float(carry(frozen, steps(frozen, trace)).logits.max()) > 1
+
+    certificate = verify(run, primes=0)
+
+    assert certificate.holds, certificate
+    assert certificate.analysis == "adjoint"
+    assert certificate.measured is None  # carried deviations say nothing, and are not shown
+    assert certificate.checked[0] == "logits: 1 × the 10 largest at the last position"
+    assert certificate.bound < 1e-9 * certificate.largest_logit
+    assert certificate.scores.bound < 1e-8
 
 
 def test_the_identity(tmp_path: Path) -> None:
