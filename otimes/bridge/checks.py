@@ -83,7 +83,8 @@ def score_check(
         values, count = sums_of_terms(reader, parts)
         bounds = score_bounds(
             reader,
-            count + len(engine.parts[number]),
+            # orders that are one part were added up: there are at most as many as blocks before
+            count + max(len(engine.parts[number]), number + 1),
             values.dtype,
             torch.maximum(stream.double().abs(), engine.trace.magnitudes[number]),
             distances[number],
@@ -145,13 +146,11 @@ def _worse(one: Check, other: Check) -> Check:
 def _score_parts(engine: PathTrace, number: int) -> tuple[Tensor, ...]:
     """The parts of the stream before a block whose pairs are score terms.
 
-    Where all pairs would be too many, paths are added up by the last block that wrote, and orders
-    into the direct paths and all others; either way these are still all paths.
+    Where all pairs would be too many, paths are added up by the last block that wrote; these are
+    still all paths.
     """
     parts = engine.parts[number]
-    if engine.by_order and engine.trace.chosen is not None:
-        ends = [1, len(parts)]
-    elif len(parts) ** 2 > PAIR_LIMIT and not engine.by_order:
+    if len(parts) ** 2 > PAIR_LIMIT and not engine.by_order:
         ends = [len(engine.parts[earlier]) for earlier in range(number + 1)]
     else:
         return parts

@@ -115,14 +115,14 @@ def verify(
     added = list(paths.depth_first() if terms is None else path_terms(terms)) if enumerated else []
     # what it would take is said before any work
     each, count = (len(added), len(added)) if enumerated else (None, paths.count)
-    recording, names = recording_to_verify(run, each, number), _step_names(run)
+    large, names = _is_large(run), _step_names(run)
+    recording = recording_to_verify(run, each, number, large=large)
     overflow = not_finite(recording, names)
     planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
     # terms add up before a soft-cap
     model, recorded = frozen.model, recording.uncapped_logits
     default = Chosen.largest(recorded, LARGEST)
-    large = _is_large(run)
     chosen = (default if asked is None else asked) if large else None
     named = list[str]()
     if enumerated:

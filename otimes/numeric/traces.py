@@ -105,7 +105,7 @@ def enumerated_trace(
 def order_trace(model: FrozenModel, count: int, chosen: Chosen | None = None) -> PathTrace:
     """Add up all ``count`` paths grouped by order: one stream for each number of heads.
 
-    With ``chosen`` these logits alone are read out.
+    With ``chosen`` these logits alone are read out, and all orders but the first are one part.
     """
     streams, magnitudes, parts = list[Extended](), list[Tensor](), list[tuple[Stream, ...]]()
     orders = model.zeros()[None]
@@ -113,7 +113,10 @@ def order_trace(model: FrozenModel, count: int, chosen: Chosen | None = None) ->
         total, magnitude = sum_of(orders.unbind())
         streams.append(total)
         magnitudes.append(magnitude)
-        parts.append(tuple(orders))
+        if chosen is None or len(orders) == 1:
+            parts.append(tuple(orders))
+        else:
+            parts.append((orders[0].clone(), orders[1:].sum(0)))
     outputs = outputs_of(model, orders)
     logits = Extended.of(unembed(outputs[0], model.W_U, chosen))
     for output in outputs[1:]:

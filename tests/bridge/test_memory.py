@@ -16,6 +16,7 @@ from otimes.bridge import run as run_module
 from otimes.bridge.binding import numbered
 from otimes.errors import LimitError
 from otimes.models.reference import Recomputed, Reference
+from otimes.numeric.chosen import Chosen
 from otimes.numeric.remade import RemadeBlocks, RemadeHeads, RemadeNeurons, each_block
 from otimes.numeric.traces import enumerated_trace, order_trace
 from tests.bridge.test_families import BASE, FAMILIES, MASK, TOKENS, TWO_LAYERS, made
@@ -239,17 +240,19 @@ def test_a_verification_beyond_the_budget_is_refused_before_any_work(
 
 
 @pytest.mark.parametrize("name", ["gated silu", "post-norms", "parallel"])
-@pytest.mark.parametrize("limit", [0, 10**9])
+@pytest.mark.parametrize(("limit", "large"), [(0, False), (0, True), (10**9, False)])
 def test_the_streams_of_a_verification_fit_what_is_said(
-    tmp_path: Path, name: str, limit: int
+    tmp_path: Path, name: str, limit: int, *, large: bool
 ) -> None:
     run, _ = made(tmp_path, name, "frozen", d_model=40)
     count, model = run.paths("..").count, run.frozen().model
-    said = memory.verification_bytes(run, count if limit else None, torch.float64)
+    paths = count if limit else None
+    said = memory.verification_bytes(run, paths, torch.float64, large=large)
     if limit:
         engine = enumerated_trace(model, map(numbered, run.paths("..").depth_first()))
     else:
-        engine = order_trace(model, count)
+        chosen = Chosen.largest(run.uncapped_logits, 3) if large else None
+        engine = order_trace(model, count, chosen)
 
     parts = {part.data_ptr() for standing in engine.parts for part in standing}
     stream = model.zeros().nbytes
