@@ -53,7 +53,9 @@ def test_loading_again_changes_nothing(tmp_path: Path, name: str) -> None:
     same(stored(model), stored(ox.load(module)))
     config = model.config.to_json()
 
-    write_checkpoint(tmp_path / "one", config, {n: t.contiguous() for n, t in stored(model).items()})
+    write_checkpoint(
+        tmp_path / "one", config, {n: t.contiguous() for n, t in stored(model).items()}
+    )
     native = ox.load(tmp_path / "one")
     write_checkpoint(tmp_path / "two", native.config.to_json(), stored(native))
 
@@ -63,7 +65,9 @@ def test_loading_again_changes_nothing(tmp_path: Path, name: str) -> None:
     run = native.run(tokens=tokens())
     close(run.logits, seen(tiny(name), tokens()).logits, 1e-4)
     if model.weights.tied:
-        with pytest.raises(ox.OtimesError, match=r"has the tensor 'unembed\.W_U', which a model of"):
+        with pytest.raises(
+            ox.OtimesError, match=r"has the tensor 'unembed\.W_U', which a model of"
+        ):
             ox.load(model.weights.tensors(), config=config)
 
 
@@ -92,7 +96,18 @@ def test_a_gain_that_is_folded_and_kept_is_located(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "gpt_neox", "gptj", "mistral", "qwen2", "qwen3", "gemma3", "olmo2", "phi3", "stablelm"],
+    [
+        "gpt2",
+        "gpt_neox",
+        "gptj",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma3",
+        "olmo2",
+        "phi3",
+        "stablelm",
+    ],
 )
 def test_patterns_of_a_module_that_returns_none(name: str) -> None:
     """They are those that it returns with eager attention, and are checked by what they write."""
@@ -156,7 +171,7 @@ class ByHand:
         scale = self.run.recording().scales[label][0].to(self.dtype)
         return x * scale[:, None] * gain
 
-    def value(self, components: Iterable[tuple[int, int]], token: int) -> float:
+    def value(self, components: Iterable[tuple[int, ...]], token: int) -> float:
         """At the last position."""
         x = self.tensor("model.embed_tokens")[self.run.tokens[0]] * self.embedding
         for layer, head in components:
@@ -176,8 +191,7 @@ def test_the_smallest_terms_of_a_module_in_16_bits(name: str, dtype: torch.dtype
     module = cast_parameters(tiny(name), dtype)
     run = ox.load(module).run(tokens=tokens(1, 7))
     terms = [
-        (term.components, float(value[0, 0, 0]))
-        for term, value in run.terms("embed > ..", -1, 5)
+        (term.components, float(value[0, 0, 0])) for term, value in run.terms("embed > ..", -1, 5)
     ]
     exact, coarse = ByHand(run, module, torch.float64), ByHand(run, module, dtype)
     assert len(terms) == 7**3
@@ -214,6 +228,10 @@ def test_reports_say_that_weights_were_upcast(dtype: torch.dtype) -> None:
 # 25: what is left as it was
 
 
+def unhooked(module: Any) -> bool:
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
 def everything(run: Run) -> None:
     """All that is asked of a run."""
     run.evaluate("0.1 > .. > 2.1", positions=[1, -1], tokens=[2, 3])
@@ -221,8 +239,8 @@ def everything(run: Run) -> None:
     run.by_order()
     run.partition({"one": "0.1 > ..", "rest": ...})
     ox.verify(run, primes=1, enumeration_limit=0)
-    chosen = {"path": "embed > 0.1 > .. > 2.1", "sources": True, "causal": "input"}
-    ox.attribute(run, 3, "mean", 10, top=3, batch=1, **chosen)
+    path = "embed > 0.1 > .. > 2.1"
+    ox.attribute(run, 3, "mean", 10, top=3, path=path, sources=True, causal="input", batch=1)
     ox.attribute(run, by="last-edge")
     ox.scores(run, "1.1", 10, 8, 7, batch=1)
     ox.logit_shares(run)
@@ -243,6 +261,7 @@ def test_a_module_and_an_input_stay_as_they_were(name: str) -> None:
         for given, real in ((ids, mask), (rows, masks), (ids.numpy(), mask.numpy())):
             run = model.run(tokens=given, mask=real)
             assert torch.equal(run.tokens, tokens())
+            assert run.mask is not None
             assert torch.equal(run.mask, PADDED)
         everything(run)
         assert torch.is_grad_enabled()
@@ -256,7 +275,7 @@ def test_a_module_and_an_input_stay_as_they_were(name: str) -> None:
     assert [p.data_ptr() for p in module.parameters()] == where
     assert all(p.grad is None for p in module.parameters())
     assert all(part.training for part in module.modules())
-    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    assert unhooked(module)
     # and the other way: a run is what it was, whatever is done to its input
     before = run.evaluate("..")
     ids.zero_()
@@ -266,7 +285,7 @@ def test_a_module_and_an_input_stay_as_they_were(name: str) -> None:
 
 
 def test_tensors_and_a_config_stay_as_they_were() -> None:
-    module = tiny("qwen3", torch.float32)
+    module: Any = tiny("qwen3", torch.float32)
     model = ox.load(module)
     for tensors, config in (
         (stored(model), model.config.to_json()),
@@ -306,8 +325,8 @@ def test_a_module_that_fails_is_left_as_it_was(name: str) -> None:
         ox.verify(run, primes=0)
     handle.remove()
 
-    for parts in (module.modules(), clone.modules()):
-        assert not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    assert unhooked(module)
+    assert unhooked(clone)
     assert module.training
     assert ox.verify(run, primes=0, enumeration_limit=0).holds
     assert torch.is_grad_enabled()

@@ -28,7 +28,15 @@ from tests.kit import close
 
 PADDING, LENGTH = 3, 8
 MASK = torch.tensor([[False] * PADDING + [True] * LENGTH])
-EXPRESSIONS = ("..", "embed > ..", ".. > 1.1", "0.1 > ..", "0.0 > 1.1", "mlp0 > .. > 2.1", "order=2")
+EXPRESSIONS = (
+    "..",
+    "embed > ..",
+    ".. > 1.1",
+    "0.1 > ..",
+    "0.0 > 1.1",
+    "mlp0 > .. > 2.1",
+    "order=2",
+)
 
 
 def padded(name: str, mlp: str, mask: torch.Tensor | None = MASK) -> tuple[Run, Run]:
@@ -185,7 +193,7 @@ def test_every_result_has_the_tokens_that_were_used(tmp_path: Path, bos: int | N
     """With the token that is put in front of a text, and without one in front of ids."""
     model = text_model(tmp_path, bos)
     front = [] if bos is None else [bos]
-    texts = [front + [1, 2], front + [2, 2]]
+    texts = [[*front, 1, 2], [*front, 2, 2]]
     for run, expected in (
         (model.run(["sea sun", "sun sun"]), texts),
         (model.run(tokens=[[1, 2], [2, 2]]), [[1, 2], [2, 2]]),
