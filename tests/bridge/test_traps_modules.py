@@ -281,6 +281,8 @@ def test_a_module_and_an_input_stay_as_they_were(name: str) -> None:
     ids.zero_()
     mask.fill_(value=True)
     assert torch.equal(run.tokens, tokens())
+    assert run.mask is not None
+    assert torch.equal(run.mask, PADDED)
     assert torch.equal(run.evaluate(".."), before)
 
 

@@ -134,7 +134,11 @@ def test_names_of_many_layers_come_back(tmp_path: Path) -> None:
     assert (term.path, term.components) == (text, ((10, 11), (12, 1)))
     value = run.evaluate(term)
     close(run.evaluate(text), value, 1e-12)
-    close(run.evaluate(term.expression), value, 1e-11)
+    read = ox.parse(str(term.expression), context=run.model.architecture)
+    assert read == ox.parse(str(term.expression)) == term.expression
+    close(run.evaluate(read), value, 1e-11)
+    text = text.replace("10.11", "L10H11")
+    assert run.paths("..")[text].components == term.components
     for near in ("10.1 > 12.1", "10.11 > 12.11", "11.11 > 12.1"):
         with pytest.raises(AssertionError, match="Not equal to tolerance"):
             close(run.evaluate(f"bias[9.attn] > {near}"), value, 1e-2)
