@@ -171,7 +171,7 @@ class ByHand:
         scale = self.run.recording().scales[label][0].to(self.dtype)
         return x * scale[:, None] * gain
 
-    def value(self, components: Iterable[tuple[int, ...]], token: int) -> float:
+    def value(self, components: Iterable[Any], token: int) -> float:
         """At the last position."""
         x = self.tensor("model.embed_tokens")[self.run.tokens[0]] * self.embedding
         for layer, head in components:
