@@ -129,7 +129,7 @@ class Run:
 
     @property
     def held_fixed(self) -> tuple[str, ...]:
-        """What the frozen model holds fixed, in words."""
+        """What the frozen model holds fixed, in words, and that weights in 16 bits were upcast."""
         config, arch = self.model.config, self.model.architecture
         held = list[str]()
         if config.n_layers:
@@ -146,7 +146,8 @@ class Run:
             gated = any(mlp.W_gate is not None for mlp in mlps)
             what = "gates" if gated else "slopes"
             held.append(f"{what} of {len(mlps)} MLPs × {config.d_mlp} neurons")
-        return tuple(f"{what}, as the run recorded them" for what in held)
+        recorded = (f"{what}, as the run recorded them" for what in held)
+        return (*recorded, *self.model.weights.upcast)
 
     def frozen(self, dtype: torch.dtype = torch.float64) -> Frozen:
         """The model as linear operators with what this run recorded held fixed."""

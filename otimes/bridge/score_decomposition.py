@@ -215,7 +215,8 @@ def _held_fixed(run: Run, layer: int) -> tuple[str, ...]:
     if layer and config.d_mlp is not None:
         of = "outputs" if run.model.mlp == "source" else "slopes"
         held.append(f"{of} of the MLPs before layer {layer}")
-    return tuple(f"{what}, as the run recorded them" for what in held)
+    recorded = (f"{what}, as the run recorded them" for what in held)
+    return (*recorded, *run.model.weights.upcast)
 
 
 def _contrast(values: Tensor, axis: int = 0) -> Tensor:

@@ -50,6 +50,7 @@ def logit_shares(
     shown, others = ranked[:top], ranked[top:]
     paths = run.model.architecture.logits.expand()
     return LogitShares(
+        tokens=tuple(run.tokens[batch].tolist()),
         position=position,
         token=token,
         text=run.model.tokenizer.token_text(token),

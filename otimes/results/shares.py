@@ -29,6 +29,7 @@ class LogitShares:
     """The parts of one logit: the largest terms, and the exact sum of the others.
 
     Attributes:
+        tokens: the ids of the sequence.
         position: the position whose logit it is, from 0.
         token: the id of the token.
         text: its text.
@@ -40,6 +41,7 @@ class LogitShares:
         rest: the sum of the terms that are not shown.
     """
 
+    tokens: tuple[int, ...]
     position: int
     token: int
     text: str

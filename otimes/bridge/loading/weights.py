@@ -113,11 +113,15 @@ class Weights:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The storage dtypes by name, sorted: what a report says about upcasting.
-
-        ``("bfloat16", "float32")``, for example.
-        """
+        """The storage dtypes by name, sorted: ``("bfloat16", "float32")``, for example."""
         return tuple(sorted({str(t.dtype).removeprefix("torch.") for t in self.tensors().values()}))
+
+    @property
+    def upcast(self) -> tuple[str, ...]:
+        """What reports say of weights in 16 bits, which no sum is made in; else nothing."""
+        narrow = [name for name in self.dtypes if name in ("bfloat16", "float16")]
+        stored = " and ".join(narrow)
+        return (f"weights at the values stored in {stored}, upcast before any sum",) * bool(narrow)
 
     def to(self, dtype: torch.dtype) -> Weights:
         """Return new weights in ``dtype``, without gradients; these stay as they are.

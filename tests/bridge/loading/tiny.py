@@ -177,9 +177,18 @@ CONFIGS["gpt_neox-sequential"] = (
 
 def tiny(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Module:
     """A random model in evaluation mode, with attention that returns its patterns."""
+    return built(*CONFIGS[name], dtype=dtype, seed=seed)
+
+
+def built(
+    model_type: str,
+    settings: dict[str, Any],
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> nn.Module:
+    """The same of any config."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model_type, settings = CONFIGS[name]
     config = AutoConfig.for_model(model_type, **settings)
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config)
