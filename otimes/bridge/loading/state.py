@@ -96,6 +96,7 @@ def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str)
         CheckpointError: a tensor is missing, unknown, not finite or of the wrong shape or dtype.
     """
     known = {slot.name: slot for slot in slots(config)}
+    tensors = _without_tied(config, tensors)
     for name, tensor in tensors.items():
         slot = known.get(name)
         if slot is None:
@@ -115,6 +116,15 @@ def canonical_weights(config: Config, tensors: Mapping[str, Tensor], where: str)
     check_gates(tensors, where)
     detached = {name: tensor.detach() for name, tensor in tensors.items()}
     return from_tensors(detached, config.n_layers)
+
+
+def _without_tied(config: Config, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without a tied unembedding, which is a view of the embedding in ``Weights.tensors()``."""
+    embed, unembed = tensors.get("embed.W_E"), tensors.get("unembed.W_U")
+    if not config.tied or embed is None or unembed is None:
+        return tensors
+    same = embed.ndim == 2 and unembed.shape == embed.T.shape and torch.equal(unembed, embed.T)
+    return {n: t for n, t in tensors.items() if n != "unembed.W_U"} if same else tensors
 
 
 def refuse_quantised(names: Iterable[str], where: str) -> None:
