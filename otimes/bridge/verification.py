@@ -118,6 +118,8 @@ def verify(
     large, names = _is_large(run), _step_names(run)
     recording = recording_to_verify(run, each, number, large=large)
     overflow = not_finite(recording, names)
+    # before the engine has streams of its own: it takes a copy of the module
+    original = check_original(run, recording, number)
     planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
     # terms add up before a soft-cap
@@ -131,7 +133,6 @@ def verify(
         named += missing_and_doubled(added, paths)
     else:
         engine = order_trace(model, paths.count, chosen)
-    original = check_original(run, recording, number)
     judge = recorded_trace(recording.streams, recorded, chosen)
     sides = measure(model, judge, engine.trace)
     blocks = tuple(map(block_check, names, sides.judge))

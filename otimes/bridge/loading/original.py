@@ -79,6 +79,7 @@ class Original:
     def module(self, dtype: torch.dtype = torch.float64) -> nn.Module:
         """The module in a dtype; the last one is kept."""
         if dtype not in self._modules:
+            self.release()  # not two copies at once
             self._modules = {dtype: self._provide(dtype)}
         return self._modules[dtype]
 
