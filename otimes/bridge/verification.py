@@ -118,9 +118,9 @@ def verify(
     large, names = _is_large(run), _step_names(run)
     recording = recording_to_verify(run, each, number, large=large)
     overflow = not_finite(recording, names)
+    planned = exact_plan(run.frozen().model, count) if exact else None
     # before the engine has streams of its own: it takes a copy of the module
     original = check_original(run, recording, number)
-    planned = exact_plan(run.frozen().model, count) if exact else None
     frozen = run.frozen(number)
     # terms add up before a soft-cap
     model, recorded = frozen.model, recording.uncapped_logits
