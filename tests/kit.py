@@ -19,6 +19,12 @@ from otimes.bridge.freezing import Frozen
 from otimes.numeric.frozen import FrozenBlock, FrozenHeads, FrozenModel, FrozenPart
 from tests.factory import Checkpoint, make_checkpoint
 
+# sources of all kinds, 4 query heads on 2 KV heads
+ALL_KINDS: dict[str, Any] = {
+    "n_heads": 4, "n_kv_heads": 2, "d_model": 5, "d_head": 3, "d_vocab": 7, "n_ctx": 4,
+    "positions": "learned", "biases": ("b_Q", "b_K", "b_V", "b_O", "b_U"),
+}  # fmt: skip
+
 
 def run_of(
     folder: Path, tokens: Any = None, mask: Any = None, **options: Any
