@@ -99,6 +99,8 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
     original.release()
     watched = "no blocks, its modules are not known" if not found else f"{len(found)} places"
     checked = f"original: {original.kind}, {watched}, logits in {len(errors)} dtypes"
+    if errors[0].dtype != str(dtype).removeprefix("torch."):
+        checked += f", not in {str(dtype).removeprefix('torch.')}, in which it does not run"
     if run.model.weights.sources:
         checked += f", {len(run.model.weights.sources)} parameters, each used once"
     return OriginalChecks(original.kind, tuple(found), tuple(errors), tuple(reasons), (checked,))

@@ -326,10 +326,14 @@ def test_a_module_that_fails_is_left_as_it_was(name: str) -> None:
         raise RuntimeError("out of memory")
 
     handle = last.register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        ox.verify(run, primes=0)
+    with pytest.raises(ox.OtimesError, match=r"does not run in float64 \(RuntimeError: out of mem"):
+        original.record(run.tokens)
+    certificate = ox.verify(run, primes=0, enumeration_limit=0)
     handle.remove()
 
+    # it is compared in the next dtype, and the certificate says so
+    assert [error.dtype for error in certificate.source_errors] == ["float32", "bfloat16"]
+    assert "not in float64, in which it does not run" in certificate.checked[-1]
     assert unhooked(module)
     assert unhooked(clone)
     assert module.training
