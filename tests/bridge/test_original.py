@@ -256,6 +256,33 @@ def test_a_parameter_that_nothing_was_made_of() -> None:
     assert again.reasons == (f"{start}model.gone.weight",)
 
 
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_every_family_verifies_from_a_folder(tmp_path: Path, name: str) -> None:
+    """Files may name parameters otherwise than the module that is loaded from them."""
+    tiny(name, torch.float32).save_pretrained(tmp_path, max_shard_size="10KB")
+
+    certificate = ox.verify(
+        ox.load(tmp_path).run(tokens=tokens(1, 5)), primes=0, enumeration_limit=0
+    )
+
+    assert certificate.holds, certificate
+    assert certificate.source_blocks
+
+
+def test_an_unembedding_that_files_name_otherwise_is_audited_too(tmp_path: Path) -> None:
+    """By its other name it is the same parameter; without it it is left over."""
+    tiny("gpt_neox", torch.float32).save_pretrained(tmp_path)
+    model = ox.load(tmp_path)
+    assert "embed_out.weight" in model.weights.sources
+    others = tuple(name for name in model.weights.sources if name != "embed_out.weight")
+    model.weights = replace(model.weights, sources=others)
+
+    certificate = ox.verify(model.run(tokens=tokens(1, 5)), primes=0, enumeration_limit=0)
+
+    assert len(certificate.reasons) == 1
+    assert certificate.reasons[0].endswith("in the canonical weights: lm_head.weight")
+
+
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
     """Without names of its modules only these are known; a wrong one does not hold."""
     run, _ = made(tmp_path, "layer norm", "source")

@@ -100,6 +100,7 @@ def load_folder(folder: Path) -> Checkpoint:
             config,
             family.places,
             _float32(family, mapping),
+            family.renamed,
         )
     else:
         notes.append(
