@@ -175,9 +175,7 @@ def _audit(original: Original, weights: Weights, dtype: torch.dtype) -> list[str
     module = original.module(dtype)
     names = set(unwrapped(dict(module.named_parameters()), ""))
     whole = set(unwrapped(module.state_dict(), ""))
-    used = {
-        name if name in whole else original.renamed.get(name, name) for name in weights.sources
-    }
+    used = {name if name in whole else original.renamed.get(name, name) for name in weights.sources}
     left = sorted(names - {*used, *weights.unused})
     gone = sorted(used - whole)
     return [original_audit_reason(original.kind, few(found)) for found in (left, gone) if found]

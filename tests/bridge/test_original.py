@@ -259,7 +259,8 @@ def test_a_parameter_that_nothing_was_made_of() -> None:
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_every_family_verifies_from_a_folder(tmp_path: Path, name: str) -> None:
     """Files may name parameters otherwise than the module that is loaded from them."""
-    tiny(name, torch.float32).save_pretrained(tmp_path, max_shard_size="10KB")
+    module: Any = tiny(name, torch.float32)
+    module.save_pretrained(tmp_path, max_shard_size="10KB")
 
     certificate = ox.verify(
         ox.load(tmp_path).run(tokens=tokens(1, 5)), primes=0, enumeration_limit=0
@@ -271,7 +272,8 @@ def test_every_family_verifies_from_a_folder(tmp_path: Path, name: str) -> None:
 
 def test_an_unembedding_that_files_name_otherwise_is_audited_too(tmp_path: Path) -> None:
     """By its other name it is the same parameter; without it it is left over."""
-    tiny("gpt_neox", torch.float32).save_pretrained(tmp_path)
+    module: Any = tiny("gpt_neox", torch.float32)
+    module.save_pretrained(tmp_path)
     model = ox.load(tmp_path)
     assert "embed_out.weight" in model.weights.sources
     others = tuple(name for name in model.weights.sources if name != "embed_out.weight")
@@ -281,6 +283,33 @@ def test_an_unembedding_that_files_name_otherwise_is_audited_too(tmp_path: Path)
 
     assert len(certificate.reasons) == 1
     assert certificate.reasons[0].endswith("in the canonical weights: lm_head.weight")
+
+
+@pytest.mark.parametrize("name", ["llama-13-layers", "gptj", "gemma2", "gemma3", "gpt_neox"])
+def test_tables_that_a_cast_rounded_are_computed_again(name: str) -> None:
+    """``module.to`` rounds frequencies and scales, which ``from_pretrained`` keeps."""
+    module = tiny(name, torch.bfloat16)
+    buffers = {key: value.clone() for key, value in module.named_buffers()}
+    model = ox.load(module)
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert certificate.holds, certificate
+    assert any("rounded" in note for note in model.notes)
+    for key, value in module.named_buffers():  # the module itself stays as it is
+        assert value.dtype == buffers[key].dtype
+        assert torch.equal(value, buffers[key])
+
+
+def test_other_tables_in_a_module_are_not_made_good() -> None:
+    """What is in float32 is the module's own: it is judged with it."""
+    module: Any = tiny("llama", torch.float32)
+    module.model.rotary_emb.inv_freq *= 1.01
+
+    certificate = ox.verify(ox.load(module).run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert certificate.reasons[0].startswith("original 0.attn output: ")
+    assert "rounded" not in " ".join(ox.load(module).notes)
 
 
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
