@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import otimes as ox
-from otimes.bridge import Run
+from otimes.bridge import Run, original_checks
 from otimes.bridge.loading import huggingface
 from otimes.bridge.loading.families import BY_MODEL_TYPE
 from otimes.bridge.loading.weights import Weights
@@ -310,6 +310,30 @@ def test_other_tables_in_a_module_are_not_made_good() -> None:
 
     assert certificate.reasons[0].startswith("original 0.attn output: ")
     assert "rounded" not in " ".join(ox.load(module).notes)
+
+
+def test_what_amplifies_rounding_may_be_further_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights make steep patterns: the reference module's own logits in float32 say so."""
+    module: Any = tiny("llama-13-layers")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter *= 3
+    model = ox.load(module)
+    run = model.run(tokens=tokens(1, 24))
+    assert model.original is not None
+    recorded = model.original.record(run.tokens)
+
+    found = original_checks._logits_error(run, recorded, torch.float64)
+
+    assert found.holds
+    assert found.tolerance > 1.5e-4 * float(run.logits.abs().max())
+    monkeypatch.setattr(original_checks, "AMPLIFIED", 0)
+    assert not original_checks._logits_error(run, recorded, torch.float64).holds
+    # a fault is not excused by it
+    monkeypatch.undo()
+    wrong = replace(recorded, logits=recorded.logits * 1.02)
+    assert not original_checks._logits_error(run, wrong, torch.float64).holds
 
 
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
