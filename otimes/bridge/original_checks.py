@@ -28,6 +28,7 @@ from otimes.bridge.reasons import (
     original_audit_reason,
     original_block_reason,
     original_logits_reason,
+    unexplained_reason,
 )
 from otimes.bridge.run import Run
 from otimes.bridge.term_list import few
@@ -87,7 +88,7 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
         except UnsupportedError as error:  # such as code that makes float32 tensors of its own
             refused.append(error)
             continue
-        errors.append(_logits_error(run, recorded, number))
+        errors.append(logits_error(run, recorded, number))
         if len(errors) > 1:
             continue
         if not errors[-1].holds:
@@ -96,6 +97,8 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
             layers = Layers(run, _units(original, number))
             found = _blocks(layers, recorded, recorded.streams)
             wrong = [original_block_reason(original.kind, c) for c in found if not c.holds]
+            if reasons and not wrong:
+                reasons = [f"{reasons[0]}; {unexplained_reason(*_furthest(found, recorded))}"]
             reasons = [*wrong, *reasons, *other_definition(run, recording, dtype)]
         reasons += _audit(original, run.model.weights, number)
     if not errors:
@@ -149,6 +152,19 @@ def _blocks(
     logits = ((value, recorded.logits[rows]) for rows, value in layers.logits(streams[-1]))
     last = _check(logits, real)
     return [*found, BlockCheck(last.max_abs_error, last.bound, last.holds, "unembed")]
+
+
+def _furthest(found: Sequence[BlockCheck], recorded: OriginalRecording) -> tuple[str, float]:
+    """The place that is furthest off, as a share of the largest value written there."""
+    written = {"embed": recorded.streams[0], "unembed": recorded.logits}
+    for branch, outputs in (("attn", recorded.attention_outputs), ("mlp", recorded.mlp_outputs)):
+        written |= {f"{layer}.{branch} output": value for layer, value in enumerate(outputs)}
+    shares = {
+        check.block: check.max_abs_error / max(float(written[check.block].abs().max()), 1e-300)
+        for check in found
+        if check.block in written
+    }
+    return max(shares.items(), key=lambda pair: pair[1])
 
 
 def other_definition(run: Run, recording: Recording, dtype: torch.dtype) -> list[str]:
@@ -208,7 +224,7 @@ def _real(run: Run) -> Tensor:
     return torch.ones_like(run.tokens, dtype=torch.bool) if run.mask is None else run.mask
 
 
-def _logits_error(run: Run, recorded: OriginalRecording, dtype: torch.dtype) -> SourceError:
+def logits_error(run: Run, recorded: OriginalRecording, dtype: torch.dtype) -> SourceError:
     real = _real(run)
     own, theirs = run.logits[real], recorded.logits[real].double()
     error = float((own - theirs).abs().max().nan_to_num(torch.inf))

@@ -312,28 +312,45 @@ def test_other_tables_in_a_module_are_not_made_good() -> None:
     assert "rounded" not in " ".join(ox.load(module).notes)
 
 
+def test_a_fault_within_every_bound_is_located_by_its_share() -> None:
+    """Too small for the bound of its block, but not for the logits."""
+    module = tiny("gemma2")
+    model = ox.load(module)
+    layers = list(model.weights.layers)
+    values = layers[1].W_V.clone()
+    values[0] *= 1.0003
+    layers[1] = replace(layers[1], W_V=values)
+    model.weights = replace(model.weights, layers=tuple(layers))
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert all(check.holds for check in certificate.source_blocks)
+    assert len(certificate.reasons) == 1
+    assert "look first at 1.attn output" in certificate.reasons[0]
+
+
 def test_what_amplifies_rounding_may_be_further_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large weights make steep patterns: the reference module's own logits in float32 say so."""
     module: Any = tiny("llama-13-layers")
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim > 1:
-                parameter *= 3
+                parameter.mul_(3)
     model = ox.load(module)
     run = model.run(tokens=tokens(1, 24))
     assert model.original is not None
     recorded = model.original.record(run.tokens)
 
-    found = original_checks._logits_error(run, recorded, torch.float64)
+    found = original_checks.logits_error(run, recorded, torch.float64)
 
     assert found.holds
     assert found.tolerance > 1.5e-4 * float(run.logits.abs().max())
     monkeypatch.setattr(original_checks, "AMPLIFIED", 0)
-    assert not original_checks._logits_error(run, recorded, torch.float64).holds
+    assert not original_checks.logits_error(run, recorded, torch.float64).holds
     # a fault is not excused by it
     monkeypatch.undo()
     wrong = replace(recorded, logits=recorded.logits * 1.02)
-    assert not original_checks._logits_error(run, wrong, torch.float64).holds
+    assert not original_checks.logits_error(run, wrong, torch.float64).holds
 
 
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:
