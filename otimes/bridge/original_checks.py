@@ -225,6 +225,7 @@ def _real(run: Run) -> Tensor:
 
 
 def logits_error(run: Run, recorded: OriginalRecording, dtype: torch.dtype) -> SourceError:
+    """The original's logits in a dtype beside those of the canonical weights, at real tokens."""
     real = _real(run)
     own, theirs = run.logits[real], recorded.logits[real].double()
     error = float((own - theirs).abs().max().nan_to_num(torch.inf))
