@@ -78,6 +78,14 @@ def original_logits_reason(kind: str, error: SourceError) -> str:
     )
 
 
+def unexplained_reason(name: str, share: float) -> str:
+    """Where to look when logits differ and no block exceeds its bound."""
+    return (
+        "no block is further off than rounding explains; look first at "
+        f"{name}, which is {share:.1e} of its largest value off"
+    )
+
+
 def original_block_reason(kind: str, check: BlockCheck) -> str:
     """A block of the original module that is not what the canonical weights give."""
     name, _, output = check.block.partition(" ")

@@ -147,7 +147,8 @@ def norm(
     """LayerNorm (``layer``) or RMSNorm (``rms``) over ``axes``: ``(x - mean) / σ · gain + bias``.
 
     An error of at most d of ``σ² = mean (x - mean)² + eps`` makes one of at most
-    ``(1 - d / σ²)^(-1/2) - 1`` of ``1 / σ``, relatively, which is common to all coordinates.
+    ``(1 - d / σ²)^(-1/2) - 1`` of ``1 / σ``, relatively, which is common to all coordinates. A
+    gain may be stored less 1, and both that and the sum be rounded: off by ``u (2 |gain| + 1)``.
     """
     value, far = x.value, x.distance
     count = 1
@@ -168,8 +169,10 @@ def norm(
     factor = (1 + 8 * unit) / room.sqrt() - 1
     gain = gain.double()
     inverse = 1 / square.sqrt()
-    scaled = value * inverse * gain
-    error = (far * inverse * gain.abs() + 8 * unit * scaled.abs()) * (1 + factor)
+    plain = value * inverse
+    scaled = plain * gain
+    rounded = 8 * unit * scaled.abs() + 2 * unit * plain.abs()
+    error = (far * inverse * gain.abs() + rounded) * (1 + factor)
     result = scaled
     if bias is not None:
         bias = bias.double()
@@ -183,13 +186,14 @@ def softmax(x: Nearby, allowed: Tensor, unit: float) -> Nearby:
 
     Scores that are off by at most ε make ``p_j`` one of ``p_j exp(ε_j + log Σ p exp ε)`` at most,
     and no less than its inverse says. The rounding of ``d = s - max s`` changes exp(d) by
-    ``u |d|``, relatively; n roundings add up.
+    ``u |d|``, relatively, and that of s, which may be converted first, by ``u |s|``; n roundings
+    add up.
     """
     scores = x.value.masked_fill(~allowed, -torch.inf)
     pattern = torch.softmax(scores, -1).nan_to_num(0.0)
     off = x.distance.masked_fill(~allowed, 0.0)
     far = (scores - scores.amax(-1, keepdim=True)).masked_fill(~allowed, 0.0).nan_to_num(0.0)
-    off = off + unit * (far.abs() + off)
+    off = off + unit * (far.abs() + 2 * x.size.masked_fill(~allowed, 0.0))
     shared = (pattern * off.exp()).sum(-1, keepdim=True).clamp(min=1.0).log()
     rounding = gamma(scores.shape[-1] + _IN_SOFTMAX, unit)
     relative = torch.expm1(off + shared) * (1 + rounding) + rounding

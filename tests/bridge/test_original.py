@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import otimes as ox
-from otimes.bridge import Run
+from otimes.bridge import Run, original_checks
 from otimes.bridge.loading import huggingface
 from otimes.bridge.loading.families import BY_MODEL_TYPE
 from otimes.bridge.loading.weights import Weights
@@ -184,8 +184,9 @@ def test_a_gain_that_is_off_by_one_is_located(name: str, label: str, place: str)
 
 
 def test_frequencies_that_a_cast_has_rounded_show_in_the_logits() -> None:
-    """``module.to(bfloat16)`` rounds them too: such a module is not the model of its config."""
-    certificate = ox.verify(ox.load(tiny("llama", torch.bfloat16)).run(tokens=tokens()), primes=0)
+    """Cast back, nothing tells them from a module's own: it is not the model of its config."""
+    module = tiny("llama", torch.bfloat16).float()
+    certificate = ox.verify(ox.load(module).run(tokens=tokens()), primes=0)
 
     assert not certificate.holds
     assert certificate.reasons[-1].startswith("logits of LlamaForCausalLM: its own, in float64")
@@ -254,6 +255,103 @@ def test_a_parameter_that_nothing_was_made_of() -> None:
     model.weights = replace(weights, sources=(*weights.sources, "model.gone.weight", "extra"))
     again = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
     assert again.reasons == (f"{start}model.gone.weight",)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_every_family_verifies_from_a_folder(tmp_path: Path, name: str) -> None:
+    """Files may name parameters otherwise than the module that is loaded from them."""
+    module: Any = tiny(name, torch.float32)
+    module.save_pretrained(tmp_path, max_shard_size="10KB")
+
+    certificate = ox.verify(
+        ox.load(tmp_path).run(tokens=tokens(1, 5)), primes=0, enumeration_limit=0
+    )
+
+    assert certificate.holds, certificate
+    assert certificate.source_blocks
+
+
+def test_an_unembedding_that_files_name_otherwise_is_audited_too(tmp_path: Path) -> None:
+    """By its other name it is the same parameter; without it it is left over."""
+    module: Any = tiny("gpt_neox", torch.float32)
+    module.save_pretrained(tmp_path)
+    model = ox.load(tmp_path)
+    assert "embed_out.weight" in model.weights.sources
+    others = tuple(name for name in model.weights.sources if name != "embed_out.weight")
+    model.weights = replace(model.weights, sources=others)
+
+    certificate = ox.verify(model.run(tokens=tokens(1, 5)), primes=0, enumeration_limit=0)
+
+    assert len(certificate.reasons) == 1
+    assert certificate.reasons[0].endswith("in the canonical weights: lm_head.weight")
+
+
+@pytest.mark.parametrize("name", ["llama-13-layers", "gptj", "gemma2", "gemma3", "gpt_neox"])
+def test_tables_that_a_cast_rounded_are_computed_again(name: str) -> None:
+    """``module.to`` rounds frequencies and scales, which ``from_pretrained`` keeps."""
+    module = tiny(name, torch.bfloat16)
+    buffers = {key: value.clone() for key, value in module.named_buffers()}
+    model = ox.load(module)
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert certificate.holds, certificate
+    assert any("rounded" in note for note in model.notes)
+    for key, value in module.named_buffers():  # the module itself stays as it is
+        assert value.dtype == buffers[key].dtype
+        assert torch.equal(value, buffers[key])
+
+
+def test_other_tables_in_a_module_are_not_made_good() -> None:
+    """What is in float32 is the module's own: it is judged with it."""
+    module: Any = tiny("llama", torch.float32)
+    module.model.rotary_emb.inv_freq *= 1.01
+
+    certificate = ox.verify(ox.load(module).run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert certificate.reasons[0].startswith("original 0.attn output: ")
+    assert "rounded" not in " ".join(ox.load(module).notes)
+
+
+def test_a_fault_within_every_bound_is_located_by_its_share() -> None:
+    """Too small for the bound of its block, but not for the logits."""
+    module = tiny("gemma2")
+    model = ox.load(module)
+    layers = list(model.weights.layers)
+    values = layers[1].W_V.clone()
+    values[0] *= 1.0003
+    layers[1] = replace(layers[1], W_V=values)
+    model.weights = replace(model.weights, layers=tuple(layers))
+
+    certificate = ox.verify(model.run(tokens=tokens()), primes=0, enumeration_limit=0)
+
+    assert all(check.holds for check in certificate.source_blocks)
+    assert len(certificate.reasons) == 1
+    assert "look first at 1.attn output" in certificate.reasons[0]
+
+
+def test_what_amplifies_rounding_may_be_further_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights make steep patterns: the reference module's own logits in float32 say so."""
+    module: Any = tiny("llama-13-layers")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3)
+    model = ox.load(module)
+    run = model.run(tokens=tokens(1, 24))
+    assert model.original is not None
+    recorded = model.original.record(run.tokens)
+
+    found = original_checks.logits_error(run, recorded, torch.float64)
+
+    assert found.holds
+    assert found.tolerance > 1.5e-4 * float(run.logits.abs().max())
+    monkeypatch.setattr(original_checks, "AMPLIFIED", 0)
+    assert not original_checks.logits_error(run, recorded, torch.float64).holds
+    # a fault is not excused by it
+    monkeypatch.undo()
+    wrong = replace(recorded, logits=recorded.logits * 1.02)
+    assert not original_checks.logits_error(run, wrong, torch.float64).holds
 
 
 def test_a_module_of_ones_own_is_judged_by_its_logits(tmp_path: Path) -> None:

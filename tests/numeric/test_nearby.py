@@ -178,3 +178,27 @@ def test_a_square_that_may_vanish_bounds_nothing() -> None:
     found = nearby.norm(x, "rms", 1e-9, torch.ones(4), None, UNIT)
 
     assert not bool(found.distance.isfinite().any())
+
+
+def test_scores_that_are_converted_before_the_softmax() -> None:
+    """Large scores lose more by the conversion than their differences do."""
+    scores = drawn(1, 5, 5) + 3000.0
+    there = scores.float().masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+
+    near = nearby.softmax(Nearby.exact(scores), CAUSAL, UNIT)
+
+    assert 0.01 < within(near, there) <= 1
+    far = (scores - scores.masked_fill(~CAUSAL, -torch.inf).amax(-1, keepdim=True)).abs()
+    of_differences = near.value * torch.expm1(4 * UNIT * (far + 30))
+    assert bool(((near.value - there.double()).abs() > of_differences).any())
+
+
+def test_a_gain_that_is_stored_less_one() -> None:
+    """A small one is off by the rounding of what is stored, not by its own."""
+    x, stored = drawn(*SHAPE), drawn(12, seed=3) * 1e-4 - 1.0
+    there = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5)
+    there = there * (1.0 + stored.float())
+
+    near = nearby.norm(Nearby.exact(x), "rms", 1e-5, stored + 1.0, None, UNIT)
+
+    assert 0.1 < within(near, there) <= 1

@@ -18,7 +18,7 @@ from otimes.bridge.loading import transformers_package
 from otimes.bridge.loading.checkpoint import Checkpoint
 from otimes.bridge.loading.families import BY_MODEL_TYPE, Family
 from otimes.bridge.loading.files import read_config, shown, shown_path
-from otimes.bridge.loading.original import Original, call_transformers, in_dtype
+from otimes.bridge.loading.original import Original, call_transformers
 from otimes.bridge.loading.state import family_config, family_weights, refuse_quantised
 from otimes.bridge.loading.stored import folder_state, only_tensors
 from otimes.bridge.loading.tokenizer import Tokenizer, find_tokenizer
@@ -100,6 +100,7 @@ def load_folder(folder: Path) -> Checkpoint:
             config,
             family.places,
             _float32(family, mapping),
+            family.renamed,
         )
     else:
         notes.append(
@@ -143,6 +144,11 @@ def load_module(
     first, said = _first_token(wrapped)
     notes += said
     config = replace(config, bos_token_id=first)
+    if rounded := transformers_package.rounded_tables(module):
+        notes.append(
+            f"{kind} rounded {', '.join(rounded[:2])} with its parameters: the original module "
+            "runs with them computed again, as from_pretrained has them"
+        )
     return Checkpoint(
         name or kind,
         config,
@@ -150,7 +156,7 @@ def load_module(
         wrapped,
         original=Original(
             kind,
-            partial(in_dtype, module),
+            partial(transformers_package.copy_in_dtype, module),
             call_transformers,
             config,
             family.places,

@@ -57,6 +57,7 @@ class Original:
         config: the canonical config, which says which blocks there are.
         places: the names of its modules; None: only its logits are known.
         float32: what the module computes in float32 whatever its dtype is, as a family says.
+        renamed: names of tensors in files whose parameters the module may call otherwise.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Original:
         config: Config,
         places: Places | None,
         float32: Collection[str] = FLOAT32_PARTS,
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
+        self.renamed = dict(renamed or {})
         self.places = places
         self.float32 = frozenset(float32)
         self._provide = provide

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from otimes.bridge.loading.files import is_failure, shown_path
+from otimes.bridge.loading.original import in_dtype
 from otimes.errors import CheckpointError, UnsupportedError
 
 INSTALL = "pip install 'otimes[hf]'"
@@ -62,6 +63,48 @@ def causal_model(folder: Path, dtype: torch.dtype, **options: Any) -> nn.Module:
             "it is no complete model, fetch a fresh copy"
         )
     return module.requires_grad_(False).eval()
+
+
+def copy_in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of a module in a dtype, its own tables as precise as ``from_pretrained`` has them.
+
+    Tables that a module computes by itself, such as the frequencies of rotary positions, are in no
+    file. ``from_pretrained`` keeps them in float32 in any dtype, but ``module.to(torch.bfloat16)``
+    rounds them as well: the module is then another one than its config describes. Here they are not
+    rounded below float32, and those that were are computed again by the module's own code.
+    """
+    clone = in_dtype(module, dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    rounded = set(rounded_tables(module))
+    for name, table in _own_tables(module).items():
+        place, _, last = name.rpartition(".")
+        part = clone.get_submodule(place)
+        setattr(part, last, table.detach().to(wide))
+        scale: object = getattr(part, "scalar_embed_scale", None)
+        if name in rounded and isinstance(scale, float | int):
+            # the module's own code would draw the embeddings anew as well
+            setattr(part, last, torch.tensor(scale, dtype=wide))
+    for place in sorted({name.rpartition(".")[0] for name in rounded}):
+        part = clone.get_submodule(place)
+        if not any(True for _ in part.parameters()):
+            clone._init_weights(part)  # type: ignore[operator] # noqa: SLF001 - nothing public does it
+    return clone
+
+
+def rounded_tables(module: nn.Module) -> list[str]:
+    """The names of the tables that a module computes by itself and that are below float32."""
+    return [
+        name for name, table in _own_tables(module).items() if torch.finfo(table.dtype).bits < 32
+    ]
+
+
+def _own_tables(module: nn.Module) -> dict[str, torch.Tensor]:
+    stored = module.state_dict().keys()
+    return {
+        name: table
+        for name, table in module.named_buffers(remove_duplicate=False)
+        if name not in stored and table.is_floating_point()
+    }
 
 
 def serialized_tokenizer(folder: Path, **options: Any) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from otimes.bridge.loading import Config
+from otimes.bridge.loading.families import BY_MODEL_TYPE
+from otimes.bridge.loading.state import family_config
 from otimes.errors import CheckpointError
 from tests.bridge.loading.test_config import SHIPPED, changed
 
@@ -190,3 +192,12 @@ def test_what_is_wrong_with_later_fields_is_said(changes: dict[str, object], mes
         Config.parse(changed(**changes), where="c.json")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text"])
+def test_more_layers_than_any_model_has_are_refused_at_once(name: str) -> None:
+    """Before a list with an entry for each of them is made."""
+    mapping = {"model_type": name, "num_hidden_layers": 10**12}
+
+    with pytest.raises(CheckpointError, match="num_hidden_layers must be an integer from 1 to"):
+        family_config(BY_MODEL_TYPE[name], mapping, "config.json")

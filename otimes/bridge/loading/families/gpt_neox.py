@@ -103,4 +103,6 @@ GPT_NEOX = Family(
         final=("gpt_neox.final_layer_norm",),
     ),
     float32=("angles", "softmax"),
+    # transformers 5 still saves it by its old name
+    renamed={"embed_out.weight": "lm_head.weight"},
 )

@@ -25,6 +25,7 @@ _ACTIVATIONS: Mapping[str, str] = {
     "swish": "silu",
 }
 _LARGEST = 2**40
+_MOST_LAYERS = 10_000
 
 
 class Settings(Reader):
@@ -46,7 +47,8 @@ class Settings(Reader):
         if otherwise is not None and not self.has(key):
             return self.size(otherwise)
         self.check_keys(list(self.mapping), (key,))
-        return self.integer(key, 1, _LARGEST)
+        # lists with an entry for each layer are made before the native config is checked
+        return self.integer(key, 1, _MOST_LAYERS if key == "num_hidden_layers" else _LARGEST)
 
     def per_head(self, width: str, heads: str) -> int:
         """The width of each of some heads that share a width, rounded down as modules do."""

@@ -35,4 +35,6 @@ STABLELM = replace(
         "max_position_embeddings": 4096,
         "layer_norm_eps": 1e-5,
     },
+    # its norms are torch's own, in the module's dtype
+    float32=("angles", "softmax"),
 )

@@ -78,6 +78,7 @@ class Family:
         unit_gains: whether norms without a gain in the file have gains of 1.
         places: its modules; None where none is known.
         float32: which of ``FLOAT32_PARTS`` its modules compute in float32 in any dtype.
+        renamed: names of tensors in files whose parameters modules call otherwise.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Family:
     unit_gains: bool = False
     places: Places | None = None
     float32: tuple[str, ...] = ("norms", "angles", "softmax")
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def heads(at: str, names: tuple[str, str, str, str]) -> tuple[Take, ...]:
