@@ -10,8 +10,9 @@ measured difference beside a tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -80,8 +81,7 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
     original = run.model.original
     if original is None:
         return OriginalChecks()
-    found, reasons, errors = list[BlockCheck](), list[str](), list[SourceError]()
-    refused = list[UnsupportedError]()
+    judged, errors, refused = OriginalChecks(), list[SourceError](), list[UnsupportedError]()
     for number in _dtypes(run, dtype):
         try:
             recorded = original.record(run.tokens, run.mask, number)
@@ -89,28 +89,47 @@ def check_original(run: Run, recording: Recording, dtype: torch.dtype) -> Origin
             refused.append(error)
             continue
         errors.append(logits_error(run, recorded, number))
-        if len(errors) > 1:
-            continue
-        if not errors[-1].holds:
-            reasons.append(original_logits_reason(original.kind, errors[-1]))
-        if recorded.streams:
-            layers = Layers(run, _units(original, number))
-            found = _blocks(layers, recorded, recorded.streams)
-            wrong = [original_block_reason(original.kind, c) for c in found if not c.holds]
-            if reasons and not wrong:
-                reasons = [f"{reasons[0]}; {unexplained_reason(*_furthest(found, recorded))}"]
-            reasons = [*wrong, *reasons, *other_definition(run, recording, dtype)]
-        reasons += _audit(original, run.model.weights, number)
+        if len(errors) == 1:
+            judged = _judged(run, original, recorded, errors[0], number)
+            again = other_definition(run, recording, dtype) if recorded.streams else []
+            judged = replace(judged, reasons=(*judged.reasons, *again))
+    original.release()
     if not errors:
         raise refused[0]
-    original.release()
-    watched = "no blocks, its modules are not known" if not found else f"{len(found)} places"
-    checked = f"original: {original.kind}, {watched}, logits in {len(errors)} dtypes"
+    checked = f"original: {original.kind}, {judged.checked[0]}, logits in {len(errors)} dtypes"
     if errors[0].dtype != str(dtype).removeprefix("torch."):
         checked += f", not in {str(dtype).removeprefix('torch.')}, in which it does not run"
     if run.model.weights.sources:
         checked += f", {len(run.model.weights.sources)} parameters, each used once"
-    return OriginalChecks(original.kind, tuple(found), tuple(errors), tuple(reasons), (checked,))
+    return replace(judged, kind=original.kind, errors=tuple(errors), checked=(checked,))
+
+
+def _judged(
+    run: Run,
+    original: Original,
+    recorded: OriginalRecording,
+    error: SourceError,
+    dtype: torch.dtype,
+) -> OriginalChecks:
+    """What a pass in one dtype says: blocks, logits and parameters."""
+    reasons = [] if error.holds else [original_logits_reason(original.kind, error)]
+    audit = _audit(original, run.model.weights, dtype)
+    if not recorded.streams:
+        nothing = "no blocks, its modules are not known"
+        return OriginalChecks(reasons=(*reasons, *audit), checked=(nothing,))
+    found = _blocks(Layers(run, _units(original, dtype)), recorded, recorded.streams)
+    wrong = [original_block_reason(original.kind, check) for check in found if not check.holds]
+    sizes = _sizes(recorded)
+    if reasons and not wrong:
+        reasons = [f"{reasons[0]}; {unexplained_reason(*_furthest(found, sizes))}"]
+    # where absolute values cancel much, a bound may be as large as what is bounded
+    empty = [c for c in found if c.bound > sizes.get(c.block, math.inf)]
+    checked = f"{len(found)} places" + (
+        f" ({len(empty)} of them within bounds above all that was written there)" if empty else ""
+    )
+    return OriginalChecks(
+        blocks=tuple(found), reasons=(*wrong, *reasons, *audit), checked=(checked,)
+    )
 
 
 def _dtypes(run: Run, dtype: torch.dtype) -> list[torch.dtype]:
@@ -156,15 +175,20 @@ def _blocks(
     return [*found, BlockCheck(last.max_abs_error, last.bound, last.holds, "unembed")]
 
 
-def _furthest(found: Sequence[BlockCheck], recorded: OriginalRecording) -> tuple[str, float]:
-    """The place that is furthest off, as a share of the largest value written there."""
+def _sizes(recorded: OriginalRecording) -> dict[str, float]:
+    """The largest value that was written at each place, but for the streams behind blocks."""
     written = {"embed": recorded.streams[0], "unembed": recorded.logits}
     for branch, outputs in (("attn", recorded.attention_outputs), ("mlp", recorded.mlp_outputs)):
         written |= {f"{layer}.{branch} output": value for layer, value in enumerate(outputs)}
+    return {name: float(value.abs().max()) for name, value in written.items()}
+
+
+def _furthest(found: Sequence[BlockCheck], sizes: Mapping[str, float]) -> tuple[str, float]:
+    """The place that is furthest off, as a share of the largest value written there."""
     shares = {
-        check.block: check.max_abs_error / max(float(written[check.block].abs().max()), 1e-300)
+        check.block: check.max_abs_error / max(sizes[check.block], 1e-300)
         for check in found
-        if check.block in written
+        if check.block in sizes
     }
     return max(shares.items(), key=lambda pair: pair[1])
 

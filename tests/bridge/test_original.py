@@ -241,6 +241,23 @@ def test_a_module_that_runs_in_float32_alone(tmp_path: Path) -> None:
         ox.verify(model.run(tokens=[[1, 2, 3]]), primes=0)
 
 
+def test_bounds_above_all_that_was_written_are_counted() -> None:
+    """Large weights in float32: worst cases that say nothing are not passed off as checks."""
+    module = tiny("llama", torch.float32)
+    with torch.no_grad():
+        for layer in module.model.layers:
+            layer.self_attn.q_proj.weight.mul_(60)
+            layer.self_attn.k_proj.weight.mul_(60)
+    run = ox.load(module).run(tokens=tokens())
+
+    wide = ox.verify(run, dtype="float32", primes=0, enumeration_limit=0)
+    plain = ox.verify(run_of("llama"), primes=0, enumeration_limit=0)
+
+    (line,) = (line for line in wide.checked if line.startswith("original"))
+    assert "14 places (3 of them within bounds above all that was written there)" in line
+    assert "within bounds" not in " ".join(plain.checked)
+
+
 def test_a_parameter_that_nothing_was_made_of() -> None:
     """The audit is of the module's own parameters: one more, or one that is gone."""
     module = tiny("llama")

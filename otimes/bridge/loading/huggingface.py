@@ -89,6 +89,11 @@ def load_folder(folder: Path) -> Checkpoint:
     tokenizer = _folder_tokenizer(folder, config.d_vocab)
     first, said = _first_token(tokenizer)
     notes += said
+    if "auto_map" in mapping:
+        notes.append(
+            f"code of its own (auto_map) is never run: it is read as a {family.name} model, and "
+            "judged by transformers' own module of that kind"
+        )
     config = replace(config, bos_token_id=first)
     weights = family_weights(family, config, folder_state(folder), shown_path(folder))
     original = None

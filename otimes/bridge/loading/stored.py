@@ -102,6 +102,10 @@ def _shards(index: Path) -> dict[str, Tensor]:
     shards = {name: _beside(index, name, file) for name, file in named.items()}
     found = dict[str, Tensor]()
     for shard in sorted(set(shards.values())):
+        if not shard.exists():
+            raise CheckpointError(
+                f"{where} names the shard {shard.name!r}, which is not beside it: fetch it as well"
+            )
         tensors = file_state(shard)
         wanted = {name for name, file in shards.items() if file == shard}
         if missing := sorted(wanted - tensors.keys()):

@@ -115,6 +115,10 @@ def test_shards_and_older_configs(tmp_path):
 
     assert sharded.config == whole.config
     assert torch.equal(sharded.weights.layers[12].W_O, whole.weights.layers[12].W_O)
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(ox.OtimesError, match=rf"names the shard '{shard.name}', which is not besi"):
+        ox.load(tmp_path)
 
 
 def test_names_without_the_prefix_of_the_whole_model():

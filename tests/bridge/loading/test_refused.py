@@ -173,7 +173,7 @@ def test_path_tricks_of_an_index(name, saved):
     [
         ({}, "has no weight_map"),
         ({"weight_map": {"x": "model.txt"}}, "neither .safetensors nor .bin"),
-        ({"weight_map": {"x": "one.safetensors"}}, "does not exist"),
+        ({"weight_map": {"x": "one.safetensors"}}, "which is not beside it"),
         (
             {"weight_map": {"x": "two.safetensors"}},
             "'x' is in 'two.safetensors', which does not hold",
@@ -439,6 +439,7 @@ def test_code_of_a_checkpoint_is_never_run(kind, saved):
             ox.load(saved)
         (saved / "tokenizer_config.json").unlink()
         model = ox.load(saved)
+        assert any(note.startswith("code of its own (auto_map) is never") for note in model.notes)
         ids = torch.tensor([[1, 2, 3]])
         assert torch.allclose(
             model.original.record(ids).logits, model.reference()(ids).logits, rtol=1e-5, atol=1e-5
