@@ -78,6 +78,17 @@ def test_verify_as_a_command_holds_within_4_gb() -> None:
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 4 * GIB
 
 
+def test_it_holds_with_each_neuron_as_a_component() -> None:
+    """46,080 neurons at their recorded gates, and 10^125 paths."""
+    model = ox.load("smollm2-135m", mlp="frozen")
+
+    certificate = ox.verify(model.run(PROMPT), primes=1)
+
+    assert certificate.holds, certificate
+    assert 10**125 < certificate.paths < 10**126
+    assert certificate.bound < 1e-6 * certificate.largest_logit
+
+
 def test_the_attribution_of_paris(run: Run) -> None:
     found = ox.attribute(run, target=" Paris", top=6)
 
