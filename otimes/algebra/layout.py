@@ -78,20 +78,28 @@ def total(parts: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One step of the stream: its components, and the norms around them.
+    """One step of the stream: its branches, their components, and the norms around them.
 
+    ``branches`` are ``attn`` and ``mlp``, or both where a layer is one block and has an MLP.
     ``attention`` and ``mlp`` are the norms (their labels) that the branches read through;
     ``written`` those that what they write goes through. ``skip`` is the skip edge. ``sharing`` is
     how many query heads use one key-value head.
     """
 
     layer: int
+    branches: tuple[str, ...]
     heads: int
     neurons: int
     reads: dict[str, Word]
     writes: dict[str, Word]
     skip: Word
     sharing: int = 1
+
+    @property
+    def name(self) -> str:
+        """``0.attn``, ``0.mlp``, or ``0`` where it has both branches."""
+        one = len(self.branches) == 1
+        return f"{self.layer}.{self.branches[0]}" if one else str(self.layer)
 
     def components(self) -> list[Component]:
         """Heads, then neurons."""
@@ -168,11 +176,14 @@ def build_blocks(arch: Architecture) -> tuple[Block, ...]:
             for branch in (ATTENTION, MLP)
         }
         sharing = heads // arch.kv_heads[layer] if heads else 1
-        if arch.mlp is None or arch.parallel:
-            blocks.append(Block(layer, heads, neurons, reads, writes, skips[ATTENTION], sharing))
+        around = reads, writes, skips[ATTENTION], sharing
+        if arch.mlp is None:
+            blocks.append(Block(layer, (ATTENTION,), heads, 0, *around))
+        elif arch.parallel:
+            blocks.append(Block(layer, (ATTENTION, MLP), heads, neurons, *around))
         else:
-            blocks.append(Block(layer, heads, 0, reads, writes, skips[ATTENTION], sharing))
-            blocks.append(Block(layer, 0, neurons, reads, writes, skips[MLP]))
+            blocks.append(Block(layer, (ATTENTION,), heads, 0, *around))
+            blocks.append(Block(layer, (MLP,), 0, neurons, reads, writes, skips[MLP]))
     return tuple(blocks)
 
 

@@ -113,8 +113,7 @@ def build_sources(arch: Architecture, blocks: tuple[Block, ...]) -> tuple[Source
     """All sources, in the order of their entry."""
     found = _inputs(arch)
     for number, block in enumerate(blocks):
-        own_branches = _branches(arch, blocks, number)
-        for branch in own_branches:
+        for branch in block.branches:
             # asked once for the branch: a model may have millions of heads and no biases
             if _adds_inside(arch, block.layer, branch):
                 for component in block.components():
@@ -128,16 +127,6 @@ def build_sources(arch: Architecture, blocks: tuple[Block, ...]) -> tuple[Source
         word = Word((), (B_U,))
         found.append(_constant("bias[unembed]", len(blocks), [word], joins="logits"))
     return tuple(found)
-
-
-def _branches(arch: Architecture, blocks: tuple[Block, ...], number: int) -> tuple[str, ...]:
-    """Which branches a block holds: both where a layer is one block and has an MLP."""
-    if arch.mlp is None:
-        return (ATTENTION,)
-    if arch.parallel:
-        return (ATTENTION, MLP)
-    first = number == 0 or blocks[number - 1].layer != blocks[number].layer
-    return (ATTENTION,) if first else (MLP,)
 
 
 def _inputs(arch: Architecture) -> list[Source]:

@@ -170,13 +170,12 @@ class _Freezer:
         written, mlps = self._inputs(), list[tuple[int, FrozenEdge]]()
         blocks, attention = list[FrozenBlock](), list[int]()
         for number, block in enumerate(self.architecture.blocks):
-            branches = self._branches(number)
             heads = neurons = None
-            if ATTENTION in branches:
+            if ATTENTION in block.branches:
                 attention.append(number)
                 heads = self._heads(block.layer)
                 written |= self._written(block.layer, ATTENTION)
-            if MLP in branches:
+            if MLP in block.branches:
                 neurons = self._neurons(block.layer)
                 written |= self._written(block.layer, MLP)
                 if self.architecture.mlp == "source":
@@ -184,7 +183,7 @@ class _Freezer:
             skip = IDENTITY
             if self.config.norm is not None and self.config.norm_placement == "post":
                 # behind the addition: what passes the branch goes through the same norm
-                skip = self._plain(writing_norm(self.architecture, block.layer, branches[0]))
+                skip = self._plain(writing_norm(self.architecture, block.layer, block.branches[0]))
             blocks.append(FrozenBlock(heads, neurons, skip))
         final = self.norms.get("final", IDENTITY)
         if final.bias is not None:
@@ -273,14 +272,6 @@ class _Freezer:
         return self._plain(label, self.config.residual_multiplier)
 
     # blocks
-
-    def _branches(self, number: int) -> tuple[str, ...]:
-        """The branches of a block: both where a layer is one block and has an MLP."""
-        blocks, arch = self.architecture.blocks, self.architecture
-        if arch.mlp is not None and arch.parallel:
-            return (ATTENTION, MLP)
-        first = number == 0 or blocks[number - 1].layer != blocks[number].layer
-        return (ATTENTION,) if first else (MLP,)
 
     def _heads(self, layer: int) -> FrozenHeads:
         at, (batch, length) = f"blocks.{layer}.attn.", self.tokens.shape

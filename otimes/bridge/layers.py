@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from otimes.algebra.layout import ATTENTION, MLP
+from otimes.algebra.layout import ATTENTION
 from otimes.bridge.freezing import ACTIVATIONS
 from otimes.bridge.loading.weights import NormWeights
 from otimes.bridge.positions import alibi_shift, angle_error, frequencies
@@ -95,10 +95,10 @@ class Layers:
             written = self._normed(output, f"{layer}.{name}_post") if behind else output
             parts.append(nearby.scale(written, config.residual_multiplier, units.linear))
         total = nearby.add(*parts, unit=units.linear)
+        if config.norm_placement != "post":
+            return total
         # a block of two branches has no norm behind the addition
-        return (
-            self._normed(total, f"{layer}.{names[0]}") if config.norm_placement == "post" else total
-        )
+        return self._normed(total, f"{layer}.{names[0]}")
 
     def logits(
         self, stream: Float[Tensor, "batch pos d_model"]
@@ -113,13 +113,8 @@ class Layers:
         at_once = max(1, _ROWS_AT_ONCE // (batch * d_vocab))
         for start in range(0, length, at_once):
             some = slice(None), slice(start, start + at_once)
-            part = Nearby(
-                x.value[some],
-                x.error[some],
-                *(t if t is None else t[some] for t in (x.scaled, x.factor)),
-            )
             # the multiplier and the bias of the unembedding come behind its matrix
-            value = nearby.linear(part, weights.W_U, None, units.linear)
+            value = nearby.linear(x.rows(some), weights.W_U, None, units.linear)
             value = nearby.scale(value, config.logits_multiplier, units.linear)
             if weights.b_U is not None:
                 bias = Nearby.exact(weights.b_U.expand_as(value.value))
@@ -205,18 +200,6 @@ class Layers:
         angle = (self.position_ids.double()[..., None] * frequencies(rotary))[:, None]
         away = angle * angle_error(rotary, self.units.angles)
         return nearby.turn(x, angle, rotary.pairing, away, self.units.angles)
-
-
-def branches(run: Run) -> list[tuple[int, tuple[str, ...]]]:
-    """The layer and the branches of each block."""
-    architecture, found = run.model.architecture, list[tuple[int, tuple[str, ...]]]()
-    both = architecture.mlp is not None and architecture.parallel
-    seen = set[int]()
-    for block in architecture.blocks:
-        first = (ATTENTION, MLP) if both else (ATTENTION,)
-        found.append((block.layer, (MLP,) if block.layer in seen else first))
-        seen.add(block.layer)
-    return found
 
 
 def _head(x: Nearby, head: int) -> Nearby:

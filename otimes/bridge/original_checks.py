@@ -19,7 +19,7 @@ from torch import Tensor
 
 from otimes.algebra.layout import ATTENTION
 from otimes.bridge.checks import check_of
-from otimes.bridge.layers import Layers, Units, branches
+from otimes.bridge.layers import Layers, Units
 from otimes.bridge.loading.families.table import FLOAT32_PARTS
 from otimes.bridge.loading.original import Original, OriginalRecording
 from otimes.bridge.loading.state import unwrapped
@@ -160,16 +160,15 @@ def _blocks(
         return BlockCheck(found.max_abs_error, found.bound, found.holds, name)
 
     found = [check("embed", layers.embedded(), streams[0])]
-    for number, (layer, parts) in enumerate(branches(run)):
-        outputs = dict[str, Nearby]()
-        for branch in parts:
+    for number, block in enumerate(run.model.architecture.blocks):
+        layer, outputs = block.layer, dict[str, Nearby]()
+        for branch in block.branches:
             seen = recorded.attention_outputs if branch == ATTENTION else recorded.mlp_outputs
             value = layers.output(layer, branch, streams[number])
             found.append(check(f"{layer}.{branch} output", value, seen[layer]))
             outputs[branch] = Nearby.exact(seen[layer])
-        name = str(layer) if len(parts) > 1 else f"{layer}.{'+'.join(parts)}"
         value = layers.joined(layer, streams[number], outputs)
-        found.append(check(name, value, streams[number + 1]))
+        found.append(check(block.name, value, streams[number + 1]))
     logits = ((value, recorded.logits[rows]) for rows, value in layers.logits(streams[-1]))
     last = _check(logits, real)
     return [*found, BlockCheck(last.max_abs_error, last.bound, last.holds, "unembed")]
@@ -204,10 +203,10 @@ def other_definition(run: Run, recording: Recording, dtype: torch.dtype) -> list
             wrong.append(name)
 
     compare("embed", layers.embedded(), streams[0])
-    for number, (layer, parts) in enumerate(branches(run)):
-        outputs = {branch: layers.output(layer, branch, streams[number]) for branch in parts}
-        value = layers.joined(layer, streams[number], outputs)
-        compare(f"{layer}.{'+'.join(parts)}", value, streams[number + 1])
+    for number, block in enumerate(run.model.architecture.blocks):
+        stream = streams[number]
+        outputs = {one: layers.output(block.layer, one, stream) for one in block.branches}
+        compare(block.name, layers.joined(block.layer, stream, outputs), streams[number + 1])
     logits = ((value, recording.logits[rows]) for rows, value in layers.logits(streams[-1]))
     if not _check(logits, real).holds:
         wrong.append("unembed")

@@ -210,15 +210,7 @@ def _is_large(run: Run) -> bool:
 
 def _step_names(run: Run) -> list[str]:
     """``embed``, ``0.attn``, ``0.mlp``, …, ``unembed``; a block of both branches is ``0``."""
-    architecture = run.model.architecture
-    names, seen = ["embed"], set[int]()
-    for block in architecture.blocks:
-        if architecture.mlp is not None and architecture.parallel:
-            names.append(str(block.layer))
-        else:
-            names.append(f"{block.layer}.{'mlp' if block.layer in seen else 'attn'}")
-        seen.add(block.layer)
-    return [*names, "unembed"]
+    return ["embed", *(block.name for block in run.model.architecture.blocks), "unembed"]
 
 
 def _attention(
